@@ -1,0 +1,210 @@
+"""From what was observed to a channel map: names for atoms, and one free factor per axis."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from torch import nn
+
+from subflot.channels.axes import POSITIONS, Atom, Axis, Product, Reason, resolve
+from subflot.channels.record import Observation
+from subflot.channels.space import ChannelMap, Segment, Segments
+
+SETTINGS: Mapping[type[nn.Module], Mapping[str, tuple[tuple[str, int], ...]]] = {
+    nn.Linear: {"in_features": (("weight", 1),), "out_features": (("weight", 0),)},
+    nn.Bilinear: {
+        "in1_features": (("weight", 1),),
+        "in2_features": (("weight", 2),),
+        "out_features": (("weight", 0),),
+    },
+    nn.Embedding: {"embedding_dim": (("weight", 1),)},
+    nn.EmbeddingBag: {"embedding_dim": (("weight", 1),)},
+    nn.PReLU: {"num_parameters": (("weight", 0),)},
+    nn.RMSNorm: {"normalized_shape": (("weight", 0),)},
+    nn.RNNBase: {"input_size": (("weight_ih_l0", 1),), "hidden_size": (("weight_hh_l0", 1),)},
+    nn.RNNCellBase: {"input_size": (("weight_ih", 1),), "hidden_size": (("weight_hh", 1),)},
+    nn.MultiheadAttention: {
+        "embed_dim": (("out_proj.weight", 0),),
+        "kdim": (("in_proj_weight", 1),),
+        "vdim": (("in_proj_weight", 1),),
+    },
+}
+"""Settings of torch's layers that count entries of a tensor's axis. Those that count what no
+tensor shows (groups, the shape of a normalisation without weights) come from the operations."""
+
+
+class Draft:
+    """What was observed, with names. `map` turns it into a channel map, as far as it is free."""
+
+    def __init__(self, model: nn.Module, observation: Observation) -> None:
+        self.model = model
+        self.observation = observation
+        self.axes = {n: [resolve(a) for a in axes] for n, axes in observation.axes.items()}
+        self.names = self._name_atoms()
+        self.rivals = self._find_rivals()
+
+    def _name_atoms(self) -> dict[Atom, str]:
+        """Name every atom after the layer that makes it, in the order of the forward pass."""
+        made = [origin for origin, role in self.observation.roles.items() if role == "out"]
+        rest = [(name, axis) for name, axes in self.axes.items() for axis in range(len(axes))]
+        names: dict[Atom, str] = {}
+        taken: dict[str, int] = {}
+        for name, axis in [*made, *rest]:
+            for atom in _atoms(self.axes[name][axis]):
+                if atom in names or (atom.reason and atom.reason.text == POSITIONS):
+                    continue
+                base = name.removesuffix(".weight").removesuffix(".bias")
+                if atom.reason is not None and atom.reason.text == "input":
+                    base = "input"
+                taken[base] = taken.get(base, 0) + 1
+                names[atom] = base if taken[base] == 1 else f"{base}#{taken[base]}"
+        return names
+
+    def _find_rivals(self) -> dict[Atom, set[Atom]]:
+        """Free atoms that multiply each other on some axis: only one of them can be cut."""
+        rivals: dict[Atom, set[Atom]] = {}
+        for product in self._products():
+            free = [atom for atom in product if atom.reason is None]
+            for place, atom in reversed(list(enumerate(free))):
+                rivals.setdefault(atom, set()).update(free[:place] + free[place + 1 :])
+        return rivals
+
+    def _products(self) -> Iterator[Product]:
+        for axes in self.axes.values():
+            for axis in axes:
+                yield from axis
+
+    def map(
+        self,
+        rejected: Mapping[str, Reason],
+        coupled: Iterable[tuple[str, ...]] = (),
+        attributes: Mapping[str, tuple[Segments | None, ...]] | None = None,
+    ) -> ChannelMap:
+        """Make a map in which the rejected spaces are frozen too."""
+        frozen = {self.names[a]: a.reason for a in self.names if a.reason is not None} | rejected
+        chosen: set[Atom] = set()
+        # The larger factor is cut, because it can be cut more finely; of equals the inner one.
+        for atom in sorted(self.rivals, key=lambda atom: -atom.size):
+            name = self.names[atom]
+            winners = [rival for rival in self.rivals[atom] if rival in chosen or rival is atom]
+            if name in frozen:
+                continue
+            if not winners:
+                chosen.add(atom)
+            elif winners[0] is atom:
+                frozen[name] = Reason("it appears twice on one axis")
+            else:
+                other = self.names[winners[0]]
+                frozen[name] = Reason(f"it shares an axis with `{other}`, which is cut instead")
+        sizes = {name: atom.size for atom, name in self.names.items()}
+        free = set(sizes) - set(frozen)
+        axes = {
+            name: tuple(self._segments(axis, free) for axis in tensor)
+            for name, tensor in self.axes.items()
+        }
+        return ChannelMap(
+            axes=axes,
+            sizes=sizes,
+            frozen={space: frozen[space] for space in sizes if space in frozen},
+            coupled=tuple(coupled),
+            producers=self._producers(axes),
+            attributes={**self._attributes(axes, free), **(attributes or {})},
+        )
+
+    def _segments(self, axis: Axis, free: set[str]) -> Segments | None:
+        segments = tuple(self._segment(product, free) for product in axis)
+        return segments if any(segment.space is not None for segment in segments) else None
+
+    def _segment(self, product: Product, free: set[str]) -> Segment:
+        sizes = [atom.size for atom in product]
+        for place, atom in enumerate(product):
+            if self.names.get(atom) in free:
+                repeat, copies = math.prod(sizes[place + 1 :]), math.prod(sizes[:place])
+                return Segment(self.names[atom], repeat, copies)
+        if len(product) == 1 and product[0] in self.names:
+            return Segment(self.names[product[0]])
+        return Segment(None, math.prod(sizes))
+
+    def _producers(
+        self, axes: Mapping[str, tuple[Segments | None, ...]]
+    ) -> dict[str, tuple[tuple[str, int], ...]]:
+        producers: dict[str, list[tuple[str, int]]] = {}
+        for (name, axis), role in self.observation.roles.items():
+            if role == "out" and len(axes[name]) > 1:
+                for segment in axes[name][axis] or ():
+                    if segment.space is not None:
+                        found = producers.setdefault(segment.space, [])
+                        if (name, axis) not in found:
+                            found.append((name, axis))
+        return {space: tuple(found) for space, found in producers.items()}
+
+    def _attributes(
+        self, axes: Mapping[str, tuple[Segments | None, ...]], free: set[str]
+    ) -> dict[str, tuple[Segments | None, ...]]:
+        """Settings of modules that count channels of free spaces."""
+        found: dict[tuple[str, str], tuple[Segments | None, ...]] = {}
+        for name, module in self.model.named_modules():
+            for kind, settings in SETTINGS.items():
+                if isinstance(module, kind):
+                    for attribute, places in settings.items():
+                        tensors = [(f"{name}.{t}".lstrip("."), axis) for t, axis in places]
+                        if all(t in axes for t, _ in tensors):
+                            found[name, attribute] = tuple(axes[t][axis] for t, axis in tensors)
+        for place, counted in self.observation.attributes.items():
+            found[place] = tuple(self._segments(resolve(axis), free) for axis in counted)
+        modules = dict(self.model.named_modules())
+        sizes = {name: atom.size for atom, name in self.names.items()}
+        return {
+            f"{module}.{attribute}".lstrip("."): counted
+            for (module, attribute), counted in found.items()
+            if any(segment.space in free for segments in counted for segment in segments or ())
+            and module in modules
+            and matches(getattr(modules[module], attribute, None), counted, sizes)
+        }
+
+    def signature(self, sizes: Mapping[str, int]) -> object:
+        """The layout of every tensor, with atoms numbered as they appear, for given sizes."""
+        numbers: dict[Atom, int] = {}
+        layout = {}
+        for name, axes in self.axes.items():
+            rows = []
+            for axis in axes:
+                row: list[object] = []
+                for product in axis:
+                    term: list[object] = []
+                    for atom in product:
+                        if atom.reason is None:
+                            number = numbers.setdefault(atom, len(numbers))
+                            term.append((number, sizes.get(self.names[atom], atom.size)))
+                        elif term and isinstance(term[-1], int):
+                            term[-1] *= atom.size
+                        else:
+                            term.append(atom.size)
+                    if len(term) <= 1 and not any(isinstance(t, tuple) for t in term):
+                        fixed = term[0] if term else 1
+                        if row and isinstance(row[-1], int):
+                            row[-1] += fixed  # type: ignore[operator]
+                        else:
+                            row.append(fixed)
+                    else:
+                        row.append(tuple(term))
+                rows.append(row)
+            layout[name] = rows
+        return layout
+
+
+def matches(
+    value: object, counted: tuple[Segments | None, ...], sizes: Mapping[str, int]
+) -> bool:
+    """Whether a setting has the value that it is said to count."""
+    entries = list(value) if isinstance(value, tuple | list) else [value]
+    return len(entries) == len(counted) and all(
+        segments is None or (type(entry) is int and entry == sum(s.size(sizes) for s in segments))
+        for entry, segments in zip(entries, counted, strict=True)
+    )
+
+
+def _atoms(axis: Axis) -> Iterator[Atom]:
+    for product in axis:
+        yield from product
+
+

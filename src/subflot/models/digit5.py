@@ -1,0 +1,45 @@
+"""The convolutional network for Digit-5.
+
+Paper: "KD3A: Unsupervised Multi-Source Decentralized Domain Adaptation via Knowledge
+Distillation", ICML 2021.
+"""
+
+from torch import Tensor, nn
+
+
+class Digit5CNN(nn.Module):
+    """Three 5x5 convolutions and three linear layers; input (batch, 3, 32, 32).
+
+    Batch norm after every layer but the last. Starts from torch's default initialisation.
+    """
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 64, kernel_size=5, padding=2),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(kernel_size=3, stride=2, padding=1),
+            nn.Conv2d(64, 64, kernel_size=5, padding=2),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(kernel_size=3, stride=2, padding=1),
+            nn.Conv2d(64, 128, kernel_size=5, padding=2),
+            nn.BatchNorm2d(128),
+            nn.ReLU(),
+        )
+        self.classifier = nn.Sequential(
+            nn.Linear(128 * 8 * 8, 3072),
+            nn.BatchNorm1d(3072),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(3072, 2048),
+            nn.BatchNorm1d(2048),
+            nn.ReLU(),
+            nn.Linear(2048, num_classes),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, shape (batch, classes)."""
+        logits: Tensor = self.classifier(self.features(images).flatten(1))
+        return logits

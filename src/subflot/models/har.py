@@ -1,0 +1,40 @@
+"""The convolutional network for human activity recognition.
+
+Paper: "Convolutional Neural Networks for Human Activity Recognition using Mobile Sensors",
+MobiCASE 2014. The paper has the idea, convolution along time over sensor channels; the sizes are
+those common in federated learning on the UCI HAR data.
+"""
+
+from torch import Tensor, nn
+
+
+class HARCNN(nn.Module):
+    """Two convolutions along time and three linear layers; input (batch, 9, 1, 128).
+
+    The nine signals are channels and the 128 steps of a window are the width. Starts from torch's
+    default initialisation.
+    """
+
+    def __init__(self, num_classes: int = 6) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(9, 32, kernel_size=(1, 9)),
+            nn.ReLU(),
+            nn.MaxPool2d(kernel_size=(1, 2)),
+            nn.Conv2d(32, 64, kernel_size=(1, 9)),
+            nn.ReLU(),
+            nn.MaxPool2d(kernel_size=(1, 2)),
+        )
+        self.classifier = nn.Sequential(
+            # Time steps left: (128 - 8) / 2 = 60, then (60 - 8) / 2 = 26.
+            nn.Linear(64 * 26, 1024),
+            nn.ReLU(),
+            nn.Linear(1024, 512),
+            nn.ReLU(),
+            nn.Linear(512, num_classes),
+        )
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """Logits, shape (batch, classes)."""
+        logits: Tensor = self.classifier(self.features(windows).flatten(1))
+        return logits
