@@ -17,11 +17,11 @@ TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
 
 
 def wrong_spaces(model: nn.Module, example: Example, channels: ChannelMap) -> dict[str, Reason]:
-    """Spaces whose permutation changes the output, each with what to say of it; none if all hold."""
+    """Find the spaces whose permutation changes the output; none if the map holds."""
     weights = shaken(model)
     for dtype in TOLERANCE:  # A model with its own ideas of precision may not run in double.
         with contextlib.suppress(RuntimeError, TypeError):
-            before = computed(build(model, channels, weights), example, dtype)
+            before = computed(build(model, channels, weights, share=True), example, dtype)
             break
     else:
         raise ChannelError("the model does not run on the example with shaken weights")
@@ -34,7 +34,7 @@ def wrong_spaces(model: nn.Module, example: Example, channels: ChannelMap) -> di
     def holds(spaces: Iterable[str]) -> bool:
         generator = torch.Generator().manual_seed(0)
         order = {s: torch.randperm(channels.sizes[s], generator=generator) for s in spaces}
-        permuted = build(model, channels, take(weights, channels, order))
+        permuted = build(model, channels, take(weights, channels, order), share=True)
         return alike(before, computed(permuted, example, dtype), TOLERANCE[dtype])
 
     if holds(channels.prunable):
@@ -52,10 +52,13 @@ def shaken(model: nn.Module) -> dict[str, Tensor]:
         value = tensor.detach()
         if value.is_floating_point():
             noise = torch.rand(value.shape, generator=generator).to(value.device)
-            size = float(value.abs().mean()) if value.any() else 1.0
+            size = float(torch.linalg.vector_norm(value.float(), 1)) / max(1, value.numel())
             # Buffers may have to stay positive (variances) or infinite (masks): only scale them.
-            shift = 0.1 * size if isinstance(tensor, nn.Parameter) or not value.any() else 0.0
-            value = value.double() * (1 + 0.2 * noise) + shift * noise
+            shift = 0.1 * (size or 1.0) if isinstance(tensor, nn.Parameter) or not size else 0.0
+            value = value.to(torch.float64, copy=True)
+            value = value.addcmul_(value, noise, value=0.2).add_(noise, alpha=shift)
+        else:
+            value = value.clone()
         weights[name] = value
     return weights
 

@@ -80,7 +80,8 @@ class Draft:
         attributes: Mapping[str, tuple[Segments | None, ...]] | None = None,
     ) -> ChannelMap:
         """Make a map in which the rejected spaces are frozen too."""
-        frozen = {self.names[a]: a.reason for a in self.names if a.reason is not None} | rejected
+        frozen = {self.names[a]: a.reason for a in self.names if a.reason is not None}
+        frozen.update(rejected)
         chosen: set[Atom] = set()
         # The larger factor is cut, because it can be cut more finely; of equals the inner one.
         for atom in sorted(self.rivals, key=lambda atom: -atom.size):
@@ -192,9 +193,7 @@ class Draft:
         return layout
 
 
-def matches(
-    value: object, counted: tuple[Segments | None, ...], sizes: Mapping[str, int]
-) -> bool:
+def matches(value: object, counted: tuple[Segments | None, ...], sizes: Mapping[str, int]) -> bool:
     """Whether a setting has the value that it is said to count."""
     entries = list(value) if isinstance(value, tuple | list) else [value]
     return len(entries) == len(counted) and all(
@@ -206,5 +205,3 @@ def matches(
 def _atoms(axis: Axis) -> Iterator[Atom]:
     for product in axis:
         yield from product
-
-

@@ -55,7 +55,11 @@ def _norms(
     sums = tensor.detach().abs().double().movedim(axis, 0).flatten(1).sum(1)
     pieces = sums.split([segment.size(channels.sizes) for segment in segments])
     return sum(
-        (_per_channel(piece, s) for piece, s in zip(pieces, segments, strict=True) if s.space == space),
+        (
+            _per_channel(piece, s)
+            for piece, s in zip(pieces, segments, strict=True)
+            if s.space == space
+        ),
         torch.zeros(channels.sizes[space], dtype=torch.float64, device=sums.device),
     )
 

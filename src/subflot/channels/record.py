@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +17,18 @@ from torch.nn.modules.module import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from subflot.channels import rules
+import subflot.channels.rules  # noqa: F401 - registers them
 from subflot.channels.axes import Axis, Reason, freeze, fresh
+from subflot.channels.operation import (
+    Labels,
+    Operation,
+    Origin,
+    apply,
+    describe,
+    labels_in,
+    opaque,
+)
 from subflot.channels.resize import state_of
-from subflot.channels.rules import Labels, Operation, Origin
 
 Example = Tensor | Sequence[Any] | Mapping[str, Any]
 """What a model is called with: one tensor, positional arguments, or named ones."""
@@ -49,7 +58,7 @@ class Recorder(TorchDispatchMode):
     """Applies the rules to every operation of a forward pass, while it runs."""
 
     def __init__(self, model: nn.Module, observation: Observation, labels: list[Labels]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.observation = observation
         self.is_training = False
         self.step = 0
@@ -71,7 +80,8 @@ class Recorder(TorchDispatchMode):
         key = _key(tensor)
         if key not in self._labels:
             reason = Reason(
-                "a tensor that is not in the state dict", module=self.stack[-1] if self.stack else ""
+                "a tensor that is not in the state dict",
+                module=self.stack[-1] if self.stack else "",
             )
             self.put(tensor, Labels([fresh(size, reason) for size in tensor.shape]))
         return self._labels[key]
@@ -100,14 +110,14 @@ class Recorder(TorchDispatchMode):
         labelled = tree_map(
             lambda leaf: self.get(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs)
         )
-        for used in rules.labels_in(labelled):
+        for used in labels_in(labelled):
             used.is_used = True
         self.step += 1
         out = _call(func, args, kwargs)
         tensors = _tensors(out)
         names = [argument.name for argument in func._schema.arguments]
         bound = {**dict(zip(names, labelled[0], strict=False)), **labelled[1]}
-        name, is_pointwise, is_random = rules.describe(func)
+        name, is_pointwise, is_random = describe(func)
         operation = Operation(
             name=name,
             args={key: value for key, value in bound.items() if value is not None},
@@ -122,9 +132,9 @@ class Recorder(TorchDispatchMode):
         custom = _custom_function()
         if custom:
             operation.name = custom
-            results = rules.opaque(operation, "a custom autograd function")
+            results = opaque(operation, "a custom autograd function")
         else:
-            results = rules.apply(operation)
+            results = apply(operation)
         for tensor, result in zip(tensors, results, strict=True):
             self.put(tensor, result)
         return out
@@ -195,7 +205,7 @@ def _run(
     model.train(is_training)
     recorder.is_training = is_training
     recorder.step, recorder.stack = 0, []
-    place = torch.device("meta") if device == "meta" else contextlib.nullcontext()
+    place = torch.device("meta") if device == "meta" else _without_mkldnn()
     args, kwargs = arguments(moved(example, device))
     for tensor in _tensors((args, kwargs)):
         reason = Reason("input")
@@ -205,7 +215,6 @@ def _run(
     try:
         with (
             torch.no_grad(),
-            torch.backends.mkldnn.flags(enabled=False),  # It hides an LSTM in one.
             place,
             recorder.watching_modules(),
             recorder,
@@ -221,6 +230,15 @@ def _run(
             freeze(axis, Reason("output"))
 
 
+@contextlib.contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """Run an LSTM step by step; mkldnn hides it in one operation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of devices that the switch is not about.
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
 def arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """How a model is called with an example."""
     if isinstance(example, Mapping):
@@ -228,9 +246,7 @@ def arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return ((example,) if isinstance(example, Tensor) else tuple(example)), {}
 
 
-def moved(
-    example: Example, device: str | None = None, dtype: torch.dtype | None = None
-) -> Example:
+def moved(example: Example, device: str | None = None, dtype: torch.dtype | None = None) -> Example:
     """A copy of an example, on another device or in another precision if asked."""
 
     def move(leaf: Any) -> Any:

@@ -106,18 +106,21 @@ def _entries(segments: Segments, sizes: Mapping[str, int], kept: Channels) -> Te
     return torch.cat(parts)
 
 
-def build(template: nn.Module, channels: ChannelMap, weights: Weights) -> nn.Module:
-    """Build a module whose widths are those of `weights`: same class, same forward, own tensors.
+def build(
+    template: nn.Module, channels: ChannelMap, weights: Weights, *, share: bool = False
+) -> nn.Module:
+    """Build a module whose widths are those of `weights`: same class and forward, smaller layers.
 
     Args:
         template: the model that was traced; it is not changed.
         channels: its map.
         weights: a state dict of any width the map allows.
+        share: use the given tensors themselves instead of copies, so that training changes them.
     """
     sizes = channels.sizes_of(weights)
     memo: dict[int, object] = {}
     for name, old in state_of(template).items():
-        new = weights[name].detach().clone()
+        new = weights[name].detach() if share else weights[name].detach().clone()
         if isinstance(old, nn.Parameter):
             memo.setdefault(id(old), nn.Parameter(new, requires_grad=old.requires_grad))
         else:

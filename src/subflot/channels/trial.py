@@ -73,11 +73,10 @@ class Trial:
         """Build the model with other sizes and compare what it shows with what is expected."""
         found = {**self.attributes, **(attributes or {})}
         channels = self.draft.map(self.rejected, coupled, found)
-        kept = {
-            space: torch.arange(size) % channels.sizes[space] for space, size in sizes.items()
-        }
+        kept = {space: torch.arange(size) % channels.sizes[space] for space, size in sizes.items()}
         try:
-            model = build(self.template, channels, take(state_of(self.template), channels, kept))
+            weights = take(state_of(self.template), channels, kept)
+            model = build(self.template, channels, weights, share=True)
             seen = Draft(model, observe(model, self.example, self.device))
         except ChannelError as error:
             return Failure(0, (), Reason(str(error)))
@@ -148,7 +147,7 @@ class Trial:
         return failed or dict.fromkeys(spaces, failure.reason)
 
     def couple(self, suspects: list[str]) -> Failure | None:
-        """Let spaces that cannot change alone change in proportion, in groups as small as can be."""
+        """Let spaces that cannot change alone change in proportion, in the smallest groups."""
         together = [tuple(suspects)]
         sizes = scaled(self.map(), together)
         failure = self.resize(sizes, together)
@@ -198,7 +197,7 @@ def _growth(place: int) -> int:
 
 def scaled(channels: ChannelMap, groups: Iterable[Iterable[str]]) -> dict[str, int]:
     """Sizes in which each group has grown in proportion."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for place, group in enumerate(groups):
         members = list(group)
         unit = math.gcd(*(channels.sizes[space] for space in members))
