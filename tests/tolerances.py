@@ -10,3 +10,4 @@ class Tolerance(TypedDict):
 
 EXACT: Final[Tolerance] = {"rtol": 0.0, "atol": 0.0}
 FLOAT32: Final[Tolerance] = {"rtol": 1e-5, "atol": 1e-6}
+DOUBLE: Final[Tolerance] = {"rtol": 1e-9, "atol": 1e-10}

@@ -33,6 +33,9 @@ from subflot.channels.resize import state_of
 Example = Tensor | Sequence[Any] | Mapping[str, Any]
 """What a model is called with: one tensor, positional arguments, or named ones."""
 
+MAX_DECISIONS = 16
+"""How many of the numbers that a forward pass reads are tried the other way."""
+
 APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
@@ -62,6 +65,8 @@ class Recorder(TorchDispatchMode):
         self.observation = observation
         self.is_training = False
         self.step = 0
+        self.decisions = 0
+        self.flipped: int | None = None
         self.stack: list[str] = []
         self._names = {id(module): name for name, module in model.named_modules()}
         self._labels: dict[object, Labels] = {}
@@ -114,6 +119,8 @@ class Recorder(TorchDispatchMode):
             used.is_used = True
         self.step += 1
         out = _call(func, args, kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return self._decide(out)
         tensors = _tensors(out)
         names = [argument.name for argument in func._schema.arguments]
         bound = {**dict(zip(names, labelled[0], strict=False)), **labelled[1]}
@@ -138,6 +145,13 @@ class Recorder(TorchDispatchMode):
         for tensor, result in zip(tensors, results, strict=True):
             self.put(tensor, result)
         return out
+
+    def _decide(self, value: Any) -> Any:
+        """A number that Python reads, and may branch on; one of them can be turned around."""
+        self.decisions += 1
+        if self.decisions - 1 != self.flipped:
+            return value
+        return not value if isinstance(value, bool) else -value
 
 
 def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -184,8 +198,13 @@ def observe(model: nn.Module, example: Example, device: str | None) -> Observati
     observation = Observation({n: lab.axes for n, lab in zip(state, named, strict=True)})
     recorder = Recorder(model, observation, named)
     _run(recorder, model, example, device, is_training=False)
-    # Parts that only training uses tie channels too; a batch of one may not train at all.
-    with contextlib.suppress(Unrunnable):
+    # Paths not taken here tie channels too: those of other numbers, and those of training.
+    for decision in range(min(recorder.decisions, MAX_DECISIONS)):
+        recorder.flipped = decision
+        with contextlib.suppress(Unrunnable):
+            _run(recorder, model, example, device, is_training=False)
+    recorder.flipped = None
+    with contextlib.suppress(Unrunnable):  # A batch of one may not train at all.
         _run(recorder, model, example, device, is_training=True)
     for labels_of_tensor in named:
         if not labels_of_tensor.is_used:
@@ -204,7 +223,7 @@ def _run(
 ) -> None:
     model.train(is_training)
     recorder.is_training = is_training
-    recorder.step, recorder.stack = 0, []
+    recorder.step, recorder.stack, recorder.decisions = 0, [], 0
     place = torch.device("meta") if device == "meta" else _without_mkldnn()
     args, kwargs = arguments(moved(example, device))
     for tensor in _tensors((args, kwargs)):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -93,6 +93,10 @@ class ChannelMap:
             left = max(1, math.ceil(round((1 - pruning_rate) * unit, 9)))
             kept.update({space: self.sizes[space] // unit * left for space in group})
         return {space: kept[space] for space in self.prunable}
+
+    def resized(self, sizes: Mapping[str, int]) -> "ChannelMap":
+        """Make the map of a model of the same family with other sizes."""
+        return replace(self, sizes={**self.sizes, **sizes})
 
     def groups(self) -> list[tuple[str, ...]]:
         """Partition the prunable spaces into those that are cut together and those alone."""

@@ -10,6 +10,7 @@ coupled, and what still fails is frozen with what was seen.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations, islice
 
 import torch
 from torch import nn
@@ -22,6 +23,9 @@ from subflot.channels.space import ChannelMap, Segments
 from subflot.errors import ChannelError
 
 Attributes = dict[str, tuple[Segments | None, ...]]
+
+MAX_TRIALS = 100
+"""How often a model is resized to find the settings behind one failure."""
 
 
 @dataclass(frozen=True)
@@ -98,22 +102,30 @@ class Trial:
         coupled: Iterable[tuple[str, ...]] = (),
     ) -> Failure | None:
         """Find settings of modules that must change with the sizes for the forward pass to run."""
-        current: Failure | None = failure
-        while current is not None:
-            best: tuple[Failure | None, Attributes] | None = None
-            for attributes in self.candidates(current):
+        while True:
+            best, found = failure, None
+            for attributes in islice(self.combinations(failure), MAX_TRIALS):
+                if found is not None and len(attributes) > len(found):
+                    break  # Fewer settings have brought it further already.
                 after = self.resize(sizes, coupled, attributes)
                 if after is None:
-                    best = (None, attributes)
-                    break
-                furthest = current if best is None or best[0] is None else best[0]
-                if after.step > furthest.step:
-                    best = (after, attributes)
-            if best is None:
-                return current
-            current = best[0]
-            self.attributes |= best[1]
-        return None
+                    self.attributes |= attributes
+                    return None
+                if after.step > best.step:
+                    best, found = after, attributes
+            if found is None:
+                return failure
+            failure = best
+            self.attributes |= found
+
+    def combinations(self, failure: Failure) -> Iterator[Attributes]:
+        """One, two or three settings that might have to change, the fewest first."""
+        candidates = list(self.candidates(failure))
+        for count in (1, 2, 3):
+            for chosen in combinations(candidates, count):
+                together = {name: counted for one in chosen for name, counted in one.items()}
+                if len(together) == count:
+                    yield together
 
     def candidates(self, failure: Failure) -> Iterator[Attributes]:
         """Settings of the modules that failed whose value is the length of some known axis."""
@@ -127,7 +139,7 @@ class Trial:
         ran = [modules[name] for name in reversed(failure.modules) if name in modules]
         own = [module for module in modules.values() if not _is_torch(module)]
         names = {id(module): name for name, module in modules.items()}
-        for module in dict.fromkeys([*ran, *own]):
+        for module in dict.fromkeys(ran or own):
             for attribute, value in vars(module).items():
                 name = f"{names[id(module)]}.{attribute}".lstrip(".")
                 entries = list(value) if isinstance(value, tuple | list) else [value]
@@ -167,7 +179,7 @@ class Trial:
         alone = [space for space in self.map().prunable if space not in suspects]
         failure = self.resize(scaled(self.map(), groups) | grown(self.map(), alone), groups)
         if failure is None:
-            self.coupled = groups
+            self.coupled = [group for group in groups if len(group) > 1]
         return failure
 
     def reject(self, suspects: Mapping[str, Reason]) -> None:

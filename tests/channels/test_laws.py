@@ -1,0 +1,99 @@
+"""Laws that hold for every map: of permuting, cutting and putting back."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import CASES
+from torch import Tensor
+from traced import SMALL, traced
+
+from subflot import ChannelMap, build, put, take
+from tolerances import DOUBLE, EXACT
+
+EVERY = [*CASES, *SMALL]
+
+
+def permutation(channels: ChannelMap, space: str, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(channels.sizes[space], generator=generator)
+
+
+def some_kept(channels: ChannelMap, seed: int, rate: float) -> dict[str, Tensor]:
+    """Channels in no order, as many as the rate leaves."""
+    return {
+        space: permutation(channels, space, seed + place)[:count]
+        for place, (space, count) in enumerate(channels.kept_sizes(rate).items())
+    }
+
+
+@pytest.mark.parametrize("name", EVERY)
+@settings(max_examples=8)
+@given(data=st.data())
+def test_permuting_the_channels_of_any_space_leaves_the_function_unchanged(
+    name: str, data: st.DataObject
+) -> None:
+    model, channels, example = traced(name)
+    space = data.draw(st.sampled_from(channels.prunable))
+    order = {space: permutation(channels, space, data.draw(st.integers(0, 1000)))}
+    permuted = build(model, channels, take(model.state_dict(), channels, order))
+    with torch.no_grad():
+        torch.testing.assert_close(permuted(*example), model(*example), **DOUBLE)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_permutation_really_moves_the_weights(name: str) -> None:
+    model, channels, _ = traced(name)
+    weights = model.state_dict()
+    for space in channels.prunable:
+        moved = take(weights, channels, {space: torch.arange(channels.sizes[space]).flip(0)})
+        changed = {n for n in weights if not torch.equal(moved[n], weights[n])}
+        assert {n for n, _ in channels.members(space) if weights[n].unique().numel() > 1} <= changed
+
+
+@pytest.mark.parametrize("name", EVERY)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 1000), rate=st.sampled_from([0.0, 0.25, 0.3, 0.5, 0.75, 0.9]))
+def test_take_after_put_is_the_identity_for_unsorted_channels(
+    name: str, seed: int, rate: float
+) -> None:
+    model, channels, _ = traced(name)
+    weights = model.state_dict()
+    kept = some_kept(channels, seed, rate)
+    part = take(weights, channels, kept)
+    values, owned = put(part, weights, channels, kept)
+    again = take(values, channels, kept)
+    for tensor in part:
+        torch.testing.assert_close(again[tensor], part[tensor], **EXACT)
+        assert take(owned, channels, kept)[tensor].all()
+        assert owned[tensor].sum() == part[tensor].numel()
+        torch.testing.assert_close(
+            values[tensor], torch.where(owned[tensor], weights[tensor], 0), **EXACT
+        )
+
+
+@pytest.mark.parametrize("name", EVERY)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 1000), rates=st.sampled_from([(0.25, 0.5), (0.5, 0.5), (0.3, 0.6)]))
+def test_slicing_a_slice_equals_the_direct_slice(
+    name: str, seed: int, rates: tuple[float, float]
+) -> None:
+    model, channels, _ = traced(name)
+    weights = model.state_dict()
+    outer = some_kept(channels, seed, rates[0])
+    part = take(weights, channels, outer)
+    narrower = channels.resized(channels.sizes_of(part))
+    inner = some_kept(narrower, seed + 1, rates[1])
+    direct = take(weights, channels, {space: outer[space][inner[space]] for space in outer})
+    twice = take(part, narrower, inner)
+    for tensor in direct:
+        torch.testing.assert_close(twice[tensor], direct[tensor], **EXACT)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_sizes_are_read_off_the_weights(name: str) -> None:
+    model, channels, _ = traced(name)
+    for rate in (0.0, 0.25, 0.5, 0.75):
+        part = take(model.state_dict(), channels, some_kept(channels, 0, rate))
+        sizes = channels.sizes_of(part)
+        assert {s: sizes[s] for s in channels.prunable} == channels.kept_sizes(rate)
