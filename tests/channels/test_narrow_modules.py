@@ -3,17 +3,18 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 from networks import CASES
+from tolerances import DOUBLE, EXACT
 from torch import Tensor, nn
 from traced import traced
 
 from subflot import build, put, take
 from subflot.channels.keep import largest, prefix
 from subflot.models import MODELS
-from tolerances import DOUBLE, EXACT
 
 RATES = [0.0, 0.25, 0.5, 0.75]
 
@@ -57,7 +58,7 @@ def test_narrow_output_is_the_full_one_with_dropped_channels_removed_at_every_co
     name: str, rate: float
 ) -> None:
     model, channels, example = traced(name)
-    narrow = build(model, channels, take(model.state_dict(), channels, prefix(channels, rate)))
+    narrow: Any = build(model, channels, take(model.state_dict(), channels, prefix(channels, rate)))
     with torch.no_grad():
         with only_first_channels_reach_consumers(name, model, rate):
             expected = model(*example)
@@ -73,7 +74,7 @@ def test_narrow_output_is_the_full_one_with_zeros_for_what_was_cut(name: str, ra
     part = take(model.state_dict(), channels, kept)
     values, _ = put(part, model.state_dict(), channels, kept)
     zeroed = build(model, channels, values)
-    narrow = build(model, channels, part)
+    narrow: Any = build(model, channels, part)
     with torch.no_grad():
         torch.testing.assert_close(narrow(*example), zeroed(*example), **DOUBLE)
 
@@ -85,7 +86,7 @@ def test_a_narrow_module_has_the_same_class_and_loads_trains_and_leaves_the_temp
     model, channels, example = traced(name)
     before = {n: t.clone() for n, t in model.state_dict().items()}
     part = take(model.state_dict(), channels, prefix(channels, 0.5))
-    narrow = build(model, channels, part)
+    narrow: Any = build(model, channels, part)
     assert type(narrow) is type(model)
     narrow.load_state_dict(part, strict=True)
     narrow.train()
@@ -105,7 +106,7 @@ def test_a_narrow_module_has_the_same_class_and_loads_trains_and_leaves_the_temp
 @pytest.mark.parametrize("name", [*CASES, "resnet18"])
 def test_no_layer_of_a_narrow_module_states_another_size_than_its_weights(name: str) -> None:
     model, channels, _ = traced(name)
-    narrow = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
+    narrow: Any = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
     for module in narrow.modules():
         if isinstance(module, nn.Linear):
             assert (module.out_features, module.in_features) == tuple(module.weight.shape)
@@ -125,7 +126,7 @@ def test_no_layer_of_a_narrow_module_states_another_size_than_its_weights(name: 
 @pytest.mark.parametrize("name", ["squeeze and excite", "u-net", "own attention", "mobilenetv2"])
 def test_a_narrow_module_exports(name: str) -> None:
     model, channels, example = traced(name)
-    narrow = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
+    narrow: Any = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
     exported = torch.export.export(narrow, example).module()
     with torch.no_grad():
         torch.testing.assert_close(exported(*example), narrow(*example), **DOUBLE)
@@ -133,14 +134,14 @@ def test_a_narrow_module_exports(name: str) -> None:
 
 def test_tied_weights_stay_tied() -> None:
     model, channels, _ = traced("tied")
-    narrow = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
+    narrow: Any = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
     assert narrow.head.weight is narrow.words.weight
     assert tuple(narrow.words.weight.shape) == (20, 6)
 
 
 def test_heads_stay_and_their_dimension_shrinks_with_the_width() -> None:
     model, channels, _ = traced("transformer")
-    narrow = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.3)))
+    narrow: Any = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.3)))
     attention = narrow.encoder.layers[0].self_attn
     # 6 entries per head leave ceil(4.2) = 5; four heads make a width of 20.
     assert (attention.num_heads, attention.embed_dim) == (4, 20)

@@ -14,8 +14,8 @@ MAX_TERMS = 10_000
 """A sum of more terms than this is frozen instead of being written out."""
 
 
-POSITIONS = "positions"
-"""The reason of axes that are places in an image or a kernel, not channels."""
+POSITIONS = "its entries are places"
+"""The reason of axes that run over an image or a kernel, not over channels."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,13 @@ class Reason:
 class Atom:
     """Indices that move together; `parts` is set once it turns out to be made of others."""
 
-    __slots__ = ("parts", "reason", "size")
+    __slots__ = ("depth", "parts", "reason", "size")
 
     def __init__(self, size: int, reason: Reason | None = None) -> None:
         self.size = size
         self.reason = reason
         self.parts: list[Product] | None = None
+        self.depth = 0
 
 
 Product = tuple[Atom, ...]
@@ -68,7 +69,7 @@ def _expand(product: Sequence[Atom]) -> Axis:
 def _parts(atom: Atom) -> Axis:
     if atom.parts is None:
         return [(atom,)]
-    atom.parts = resolve(atom.parts)  # Written back, so that chains of merged atoms stay short.
+    atom.parts = resolve(atom.parts)
     return atom.parts
 
 
@@ -138,6 +139,14 @@ def _replace(atom: Atom, parts: Axis) -> None:
     atom.parts = parts
 
 
+def _merge(one: Atom, other: Atom) -> None:
+    """Make two atoms one; the shallower points to the deeper, so that chains stay short."""
+    if one is not other:
+        lower, upper = (one, other) if one.depth <= other.depth else (other, one)
+        upper.depth = max(upper.depth, lower.depth + 1)
+        _replace(lower, [(upper,)])
+
+
 def _factor(atom: Atom, outer: int) -> None:
     """Split an atom into a row-major product whose first factor has `outer` indices."""
     _replace(atom, [(Atom(outer), Atom(atom.size // outer))])
@@ -173,8 +182,7 @@ def _unify_products(left: Product, right: Product) -> None:
     while left and right:
         one, other = left[0], right[0]
         if one is other or one.size == other.size:
-            if one is not other:
-                _replace(one, [(other,)])
+            _merge(one, other)
             left, right = left[1:], right[1:]
         elif one.size % other.size == 0:
             _factor(one, other.size)

@@ -49,8 +49,9 @@ class Draft:
         names: dict[Atom, str] = {}
         taken: dict[str, int] = {}
         for name, axis in [*made, *rest]:
+            is_kernel = (name, axis) not in self.observation.roles
             for atom in _atoms(self.axes[name][axis]):
-                if atom in names or (atom.reason and atom.reason.text == POSITIONS):
+                if atom in names or (is_kernel and atom.reason and atom.reason.text == POSITIONS):
                     continue
                 base = name.removesuffix(".weight").removesuffix(".bias")
                 if atom.reason is not None and atom.reason.text == "input":

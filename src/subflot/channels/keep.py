@@ -52,7 +52,8 @@ def _norms(
     tensor: Tensor, axis: int, segments: Segments, space: str, channels: ChannelMap
 ) -> Tensor:
     """Sum of absolute values per channel of a space along one axis of a tensor."""
-    sums = tensor.detach().abs().double().movedim(axis, 0).flatten(1).sum(1)
+    rows = tensor.detach().abs().double().movedim(axis, 0)
+    sums = rows.reshape(len(rows), -1).sum(1)
     pieces = sums.split([segment.size(channels.sizes) for segment in segments])
     return sum(
         (

@@ -39,14 +39,21 @@ def put(
     check_kept(channels, kept)
     values, owned = {}, {}
     for name, tensor in part.items():
-        index: list[Tensor] = [torch.arange(n, device=tensor.device) for n in like[name].shape]
-        for axis, entries in _indices(name, channels, kept, tensor.device):
-            index[axis] = entries
-        place = torch.meshgrid(*index, indexing="ij") if index else ()
-        values[name] = torch.zeros_like(like[name])
-        owned[name] = torch.zeros_like(like[name], dtype=torch.bool)
-        values[name][place] = tensor
-        owned[name][place] = True
+        full = like[name].shape
+        mine = torch.ones((1,) * len(full), dtype=torch.bool, device=tensor.device)
+        for axis, index in _indices(name, channels, kept, tensor.device):
+            if tensor.shape[axis] != len(index):
+                raise ChannelError(
+                    f"tensor `{name}` has {tensor.shape[axis]} entries on axis {axis}, but the "
+                    f"kept channels take {len(index)}"
+                )
+            wider = (*tensor.shape[:axis], full[axis], *tensor.shape[axis + 1 :])
+            tensor = tensor.new_zeros(wider).index_copy_(axis, index, tensor)
+            along = torch.zeros(full[axis], dtype=torch.bool, device=tensor.device)
+            along[index] = True
+            mine = mine & along.view(-1, *(1,) * (len(full) - axis - 1))
+        values[name] = tensor
+        owned[name] = mine.expand(full).clone()
     return values, owned
 
 

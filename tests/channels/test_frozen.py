@@ -1,0 +1,230 @@
+"""What cannot be cut is frozen, with the operation, the module and the reason."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from subflot import ChannelError, build, take, trace
+from subflot.channels.keep import prefix
+
+IMAGE = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Mixer(nn.Module):
+    """Some function of channels, in a module of its own."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Net(nn.Module):
+    """Two layers with a function between them, and a third behind that is always free."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], passed: int = 8) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.mixer = Mixer(function)
+        self.second = nn.Conv2d(passed, 10, 3, padding=1)
+        self.head = nn.Linear(10, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.second(self.mixer(self.first(x)))).mean((2, 3)))
+
+
+class Doubled(torch.autograd.Function):
+    """Harmless in the forward pass, but what goes back is anybody's guess."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:
+        return gradients[0].flip(1)
+
+
+doubled = Doubled.apply  # Bound before anybody could watch for the name.
+
+
+def through_numpy(x: Tensor) -> Tensor:
+    """Leaves torch, where no operation is seen."""
+    return torch.from_numpy(x.detach().numpy()[:, ::-1].copy())
+
+
+FROZEN = {
+    "fft": (lambda x: torch.fft.fft(x, dim=1).real, "fft"),
+    "sort": (lambda x: x.sort(dim=1)[0], "sort"),
+    "topk": (lambda x: x.topk(8, dim=1)[0], "topk"),
+    "cumsum": (lambda x: x.cumsum(1), "cumsum"),
+    "flip": (lambda x: x.flip(1), "flip"),
+    "custom autograd function": (doubled, "Doubled"),
+    "one channel by number": (lambda x: x - x[:, 3].unsqueeze(1), "select"),
+    "numpy": (through_numpy, "does not run with another number of channels"),
+    "pooling over channels": (
+        lambda x: F.avg_pool1d(x.flatten(2).transpose(1, 2), 3, 1, 1).transpose(1, 2).view_as(x),
+        "avg_pool2d in `mixer`: its entries are places",
+    ),
+    "where the largest is": (
+        lambda x: x * (x.max(dim=1, keepdim=True)[1] + 1),
+        "place of an extreme value",
+    ),
+    "noise": (lambda x: x + torch.randn_like(x), "random numbers"),
+    "constant tensor": (
+        lambda x: x * torch.arange(1.0, 9.0, device=x.device).view(1, 8, 1, 1),
+        "arange",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_an_operation_that_depends_on_the_order_freezes_its_channels_and_says_so(name: str) -> None:
+    function, said = FROZEN[name]
+    model = Net(function).eval()
+    channels = trace(model, IMAGE)
+    assert channels.prunable == ["second"]
+    reasons = [str(channels.frozen[s]) for s in channels.frozen if s.startswith("first")]
+    assert any(said in reason for reason in reasons)
+    narrow: Any = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
+    assert narrow.first.out_channels == 8
+    assert narrow.second.out_channels == 5
+    assert narrow(IMAGE).shape == (2, 4)
+
+
+def test_the_reason_names_operation_and_module() -> None:
+    channels = trace(Net(lambda x: x.sort(dim=1)[0]), IMAGE)
+    reason = channels.frozen["first"]
+    assert (reason.operation, reason.module) == ("sort", "mixer")
+    assert str(reason) == "sort in `mixer`: the order along this axis matters"
+
+
+FREE = {
+    "softmax over channels": lambda x: x.softmax(1),
+    "fft over positions": lambda x: torch.fft.fft(x, dim=3).real,
+    "sort over positions": lambda x: x.sort(dim=3)[0],
+    "largest channel": lambda x: x - x.max(dim=1, keepdim=True)[0],
+    "mean and norm of channels": lambda x: (
+        (x - x.mean(1, keepdim=True)) / x.norm(dim=1, keepdim=True)
+    ),
+    "roll of positions": lambda x: x.roll(1, 2),
+    "interpolation": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "windows and back": lambda x: F.fold(F.unfold(x, 3, padding=1), (6, 6), 3, padding=1),
+    "gate": lambda x: x * torch.sigmoid(x),
+    "distance to itself": lambda x: (
+        x * torch.cdist(x.flatten(2), x.flatten(2)).mean((1, 2))[:, None, None, None]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_what_does_not_depend_on_the_order_stays_free(name: str) -> None:
+    assert trace(Net(FREE[name]), IMAGE).prunable == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        *("ELU", "Hardshrink", "Hardsigmoid", "Hardtanh", "Hardswish", "LeakyReLU", "LogSigmoid"),
+        *("ReLU", "ReLU6", "RReLU", "SELU", "CELU", "GELU", "Sigmoid", "SiLU", "Mish", "Softplus"),
+        *("Softshrink", "Softsign", "Tanh", "Tanhshrink", "PReLU", "Dropout", "Dropout2d"),
+        *("AlphaDropout", "FeatureAlphaDropout", "Identity"),
+    ],
+)
+def test_every_activation_passes_channels_on(activation: str) -> None:
+    assert trace(Net(getattr(nn, activation)()), IMAGE).prunable == ["first", "second"]
+
+
+def test_channels_named_by_a_slice_stay_and_the_others_are_free() -> None:
+    model = Net(lambda x: x - x[:, :2].mean(1, keepdim=True)).eval()
+    channels = trace(model, IMAGE)
+    # The slice `:2` counts, so its two channels must stay two; the other six may go.
+    assert [channels.sizes[space] for space in channels.prunable] == [6, 10]
+    narrow: Any = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
+    assert narrow.first.out_channels == 5
+
+
+class HardCoded(nn.Module):
+    """A size written into the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.hidden, self.head = nn.Conv2d(3, 4, 3), nn.Linear(64, 9), nn.Linear(9, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.hidden(self.conv(x).view(-1, 64))))
+
+
+def test_a_size_written_into_the_forward_pass_freezes_only_what_it_counts() -> None:
+    channels = trace(HardCoded(), IMAGE)
+    assert channels.prunable == ["hidden"]
+    assert "does not run with another number of channels" in str(channels.frozen["conv"])
+
+
+def test_a_size_kept_as_a_setting_is_changed_along() -> None:
+    class WithSetting(HardCoded):
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat = 64
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(F.relu(self.hidden(self.conv(x).view(-1, self.flat))))
+
+    model = WithSetting()
+    channels = trace(model, IMAGE)
+    assert channels.prunable == ["conv", "hidden"]
+    narrow: Any = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
+    assert narrow.flat == 32
+    assert model.flat == 64
+
+
+def test_a_model_in_which_nothing_can_be_cut_is_one_clear_error() -> None:
+    with pytest.raises(ChannelError, match=r"nothing in Linear can be cut") as caught:
+        trace(nn.Linear(4, 3), torch.randn(2, 4))
+    assert "output" in str(caught.value)
+    assert "input" in str(caught.value)
+
+
+def test_a_model_that_does_not_run_says_so() -> None:
+    with pytest.raises(ChannelError, match=r"Sequential does not run on the example"):
+        trace(nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)), torch.randn(2, 4))
+
+
+def test_an_output_that_is_not_finite_cannot_be_certified() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    with pytest.raises(ChannelError, match="not finite"):
+        trace(net, torch.full((2, 4), float("inf")))
+
+
+def test_tracing_leaves_the_model_and_the_global_random_state_alone() -> None:
+    model = Net(F.relu).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    trace(model, IMAGE)
+    assert torch.equal(torch.rand(1), expected)
+    assert model.training
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+
+
+def test_double_precision_weights_are_not_changed_by_certifying() -> None:
+    model = Net(F.relu).double()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    trace(model, IMAGE.double())
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+
+
+def test_named_arguments_are_an_example_too() -> None:
+    channels = trace(Net(F.relu), {"x": IMAGE})
+    assert channels.prunable == ["first", "second"]
