@@ -1,5 +1,7 @@
 """The algebra of axes, in cases small enough to follow by hand."""
 
+from itertools import pairwise
+
 from subflot.channels.axes import (
     Axis,
     Reason,
@@ -100,6 +102,6 @@ def test_equal_blocks_of_a_sum_move_alike_once_they_are_stacked() -> None:
 def test_long_chains_of_merges_resolve() -> None:
     for order in (1, -1):  # As a recurrent layer ties its steps.
         axes = [fresh(3) for _ in range(5000)]
-        for pair in zip(axes, axes[1:], strict=False):
+        for pair in pairwise(axes):
             unify(*pair[::order])
         assert resolve(axes[0]) == resolve(axes[-1])

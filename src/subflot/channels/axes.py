@@ -8,6 +8,7 @@ one into a product or a sum. An atom with a reason is frozen: its order or its n
 
 import math
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 MAX_TERMS = 10_000
@@ -29,6 +30,15 @@ class Reason:
     def __str__(self) -> str:
         where = f" in `{self.module}`" if self.module else ""
         return f"{self.operation}{where}: {self.text}" if self.operation else self.text + where
+
+
+RUNNING: ContextVar[tuple[str, str]] = ContextVar("RUNNING", default=("", ""))
+"""The operation and the module whose rule is being applied."""
+
+
+def because(text: str) -> Reason:
+    """Make a reason that names what is running."""
+    return Reason(text, *RUNNING.get())
 
 
 class Atom:
@@ -82,7 +92,7 @@ def multiply(axes: Sequence[Axis]) -> Axis:
         elif total == [()]:
             total = list(axis)
         else:  # Outer indices in front of a sum: each repeats the sum, so their order is fixed.
-            reason = Reason("a concatenation is repeated along the axis")
+            reason = because("a concatenation is repeated along the axis")
             freeze(total, reason)
             repeats = length(total)
             if repeats * len(axis) > MAX_TERMS:
@@ -110,20 +120,25 @@ def cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
 
 def _cut_at_terms(axis: Axis, sizes: Sequence[int]) -> list[Axis] | None:
     """Cut between terms; where a cut falls inside one, split its first atom and return None."""
-    terms = iter(axis)
+    terms = axis[::-1]
     pieces: list[Axis] = []
     for size in sizes:
         piece: Axis = []
         while size > 0:
-            term = next(terms)
+            term = terms.pop()
             entries = length([term])
             if entries <= size:
                 piece.append(term)
                 size -= entries
                 continue
             first, inner = term[0], entries // term[0].size
+            if first.reason is not None and all(atom.reason for atom in term):
+                # Its parts are frozen too, so it need not be split wherever it stands.
+                piece += fresh(size, first.reason)
+                terms += fresh(entries - size, first.reason)
+                break
             if size % inner:
-                reason = Reason("cut in the middle of a channel")
+                reason = because("cut in the middle of a channel")
                 freeze(axis, reason)
                 return [fresh(size, reason) for size in sizes]
             head = size // inner
@@ -158,7 +173,7 @@ def unify(left: Axis, right: Axis) -> None:
     if left == right:
         return
     if length(left) != length(right):
-        reason = Reason(f"{length(left)} entries meet {length(right)}")
+        reason = because(f"{length(left)} entries meet {length(right)}")
         freeze(left, reason)
         freeze(right, reason)
     elif len(left) == len(right) == 1:
@@ -189,7 +204,7 @@ def _unify_products(left: Product, right: Product) -> None:
         elif other.size % one.size == 0:
             _factor(other, one.size)
         else:
-            reason = Reason(f"groups of {one.size} meet groups of {other.size}")
+            reason = because(f"groups of {one.size} meet groups of {other.size}")
             freeze([left], reason)
             freeze([right], reason)
             return
@@ -209,7 +224,7 @@ def divide(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
         blocks = cut(axis, [math.prod(sizes[1:])] * outer)
         for block in blocks[1:]:
             unify(blocks[0], block)
-        reason = Reason("a concatenation is stacked")
+        reason = because("a concatenation is stacked")
         return [fresh(outer, reason), *divide(blocks[0], sizes[1:])]
     if outer == 1:
         return [[()], *divide(axis, sizes[1:])]
@@ -223,7 +238,7 @@ def divide(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
             _factor(atom, needed)
             front, back = _expand(front)[0], _expand(back)[0]
         else:
-            reason = Reason(f"channels of {atom.size} regrouped by {needed}")
+            reason = because(f"channels of {atom.size} regrouped by {needed}")
             freeze(axis, reason)
             return [fresh(size, reason) for size in sizes]
     return [[front], *divide([back], sizes[1:])]

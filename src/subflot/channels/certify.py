@@ -1,47 +1,76 @@
 """Certify a map on the real model: permuting any free channels must not change what it computes."""
 
-import contextlib
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from subflot.channels.axes import Reason
-from subflot.channels.record import Example, arguments, moved, outputs
+from subflot.channels.record import Example, arguments, moved, tensors_in
 from subflot.channels.resize import build, state_of, take
 from subflot.channels.space import ChannelMap
 from subflot.errors import ChannelError
+from subflot.weights import Weights
 
-TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
-"""Largest change of an output, relative to the largest output, that rounding can explain."""
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+"""Largest change of an output, relative to the largest, that rounding explains, by the coarsest
+precision that the forward pass uses anywhere."""
 
 
 def wrong_spaces(model: nn.Module, example: Example, channels: ChannelMap) -> dict[str, Reason]:
     """Find the spaces whose permutation changes the output; none if the map holds."""
     weights = shaken(model)
-    for dtype in TOLERANCE:  # A model with its own ideas of precision may not run in double.
-        with contextlib.suppress(RuntimeError, TypeError):
-            before = computed(build(model, channels, weights, share=True), example, dtype)
-            break
-    else:
-        raise ChannelError("the model does not run on the example with shaken weights")
-    if not all(torch.isfinite(out).all() for out in before if out.is_floating_point()):
-        raise ChannelError(
-            "the output for the example is not finite, so the channel map cannot be certified",
-            hint="give an example for which the model computes finite numbers",
-        )
+    before, dtype, tolerance = _reference(model, example, channels, weights)
 
     def holds(spaces: Iterable[str]) -> bool:
         generator = torch.Generator().manual_seed(0)
         order = {s: torch.randperm(channels.sizes[s], generator=generator) for s in spaces}
         permuted = build(model, channels, take(weights, channels, order), share=True)
-        return alike(before, computed(permuted, example, dtype), TOLERANCE[dtype])
+        return alike(before, computed(permuted, example, dtype), tolerance)
 
     if holds(channels.prunable):
         return {}
     reason = Reason("permuting its channels changes the output, and no operation shows why")
     wrong = [space for space in channels.prunable if not holds([space])]
     return dict.fromkeys(wrong or channels.prunable, reason)
+
+
+def _reference(
+    model: nn.Module, example: Example, channels: ChannelMap, weights: Weights
+) -> tuple[list[Tensor], torch.dtype, float]:
+    """What the model computes, in the finest precision in which it runs, and the tolerance."""
+    own = next((t.dtype for t in state_of(model).values() if t.is_floating_point()), torch.float32)
+    for dtype in dict.fromkeys((torch.float64, torch.float32, own)):
+        coarsest = _Coarsest()  # type: ignore[no-untyped-call]
+        try:
+            with coarsest:
+                before = computed(build(model, channels, weights, share=True), example, dtype)
+        except (RuntimeError, TypeError) as error:
+            failure = error
+            continue
+        if not any(bool(torch.isfinite(out).any()) for out in before):
+            raise ChannelError(
+                "the output for the example is not finite, so the channel map cannot be certified",
+                hint="give an example for which the model computes finite numbers",
+            )
+        return before, dtype, max(TOLERANCE[dtype], coarsest.tolerance)
+    raise ChannelError(f"the model does not run with slightly changed weights: {failure}")
+
+
+class _Coarsest(TorchDispatchMode):
+    """Notes the coarsest precision that any operation computes in."""
+
+    tolerance = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.dim():
+            self.tolerance = max(self.tolerance, TOLERANCE.get(out.dtype, 0.0))
+        return out
 
 
 def shaken(model: nn.Module) -> dict[str, Tensor]:
@@ -53,8 +82,11 @@ def shaken(model: nn.Module) -> dict[str, Tensor]:
         if value.is_floating_point():
             noise = torch.rand(value.shape, generator=generator).to(value.device)
             size = float(torch.linalg.vector_norm(value.float(), 1)) / max(1, value.numel())
+            if value.dim() <= 1:  # A gain near zero would hide all that it scales.
+                size = max(size, 1.0)
             # Buffers may have to stay positive (variances) or infinite (masks): only scale them.
-            shift = 0.1 * (size or 1.0) if isinstance(tensor, nn.Parameter) or not size else 0.0
+            is_free = isinstance(tensor, nn.Parameter) or not value.any()
+            shift = 0.1 * (size or 1.0) if is_free else 0.0
             value = value.to(torch.float64, copy=True)
             value = value.addcmul_(value, noise, value=0.2).add_(noise, alpha=shift)
         else:
@@ -69,14 +101,23 @@ def computed(model: nn.Module, example: Example, dtype: torch.dtype) -> list[Ten
     args, kwargs = arguments(moved(example, dtype=dtype))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return outputs(model(*args, **kwargs))
+        return tensors_in(model(*args, **kwargs))
 
 
 def alike(before: list[Tensor], after: list[Tensor], tolerance: float) -> bool:
-    """Whether outputs agree up to rounding."""
-    return all(
-        one.shape == other.shape
-        and float((one.double() - other.double()).abs().max()) <= tolerance * float(one.abs().max())
+    """Whether outputs agree up to rounding; what is not finite must be so in the same places."""
+    return len(before) == len(after) and all(
+        one.shape == other.shape and _close(one, other, tolerance)
         for one, other in zip(before, after, strict=True)
-        if one.numel()
     )
+
+
+def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    one, other = one.double(), other.double()
+    finite = torch.isfinite(one)
+    if not torch.equal(one[~finite].nan_to_num(), other[~finite].nan_to_num()):
+        return False
+    error = (one - other)[finite].abs()
+    return not error.numel() or float(error.max()) <= tolerance * float(one[finite].abs().max())

@@ -50,8 +50,9 @@ class Draft:
         taken: dict[str, int] = {}
         for name, axis in [*made, *rest]:
             is_kernel = (name, axis) not in self.observation.roles
-            for atom in _atoms(self.axes[name][axis]):
-                if atom in names or (is_kernel and atom.reason and atom.reason.text == POSITIONS):
+            for atom, is_alone in _atoms(self.axes[name][axis]):
+                is_place = atom.reason is not None and atom.reason.text == POSITIONS
+                if atom in names or (is_place and (is_kernel or not is_alone)):
                     continue
                 base = name.removesuffix(".weight").removesuffix(".bias")
                 if atom.reason is not None and atom.reason.text == "input":
@@ -78,6 +79,7 @@ class Draft:
         self,
         rejected: Mapping[str, Reason],
         coupled: Iterable[tuple[str, ...]] = (),
+        least: Mapping[str, int] | None = None,
         attributes: Mapping[str, tuple[Segments | None, ...]] | None = None,
     ) -> ChannelMap:
         """Make a map in which the rejected spaces are frozen too."""
@@ -108,6 +110,7 @@ class Draft:
             sizes=sizes,
             frozen={space: frozen[space] for space in sizes if space in frozen},
             coupled=tuple(coupled),
+            least=dict(least or {}),
             producers=self._producers(axes),
             attributes={**self._attributes(axes, free), **(attributes or {})},
         )
@@ -164,34 +167,36 @@ class Draft:
         }
 
     def signature(self, sizes: Mapping[str, int]) -> object:
-        """The layout of every tensor, with atoms numbered as they appear, for given sizes."""
+        """The layout of every tensor for given sizes: free atoms numbered as they appear."""
         numbers: dict[Atom, int] = {}
-        layout = {}
-        for name, axes in self.axes.items():
-            rows = []
-            for axis in axes:
-                row: list[object] = []
-                for product in axis:
-                    term: list[object] = []
-                    for atom in product:
-                        if atom.reason is None:
-                            number = numbers.setdefault(atom, len(numbers))
-                            term.append((number, sizes.get(self.names[atom], atom.size)))
-                        elif term and isinstance(term[-1], int):
-                            term[-1] *= atom.size
-                        else:
-                            term.append(atom.size)
-                    if len(term) <= 1 and not any(isinstance(t, tuple) for t in term):
-                        fixed = term[0] if term else 1
-                        if row and isinstance(row[-1], int):
-                            row[-1] += fixed  # type: ignore[operator]
-                        else:
-                            row.append(fixed)
-                    else:
-                        row.append(tuple(term))
-                rows.append(row)
-            layout[name] = rows
-        return layout
+        return {
+            name: [self._axis_signature(axis, sizes, numbers) for axis in axes]
+            for name, axes in self.axes.items()
+        }
+
+    def _axis_signature(
+        self, axis: Axis, sizes: Mapping[str, int], numbers: dict[Atom, int]
+    ) -> list[object]:
+        """One axis as terms; what cannot move is merged, for only its size matters."""
+        terms: list[object] = []
+        for product in axis:
+            factors: list[object] = []
+            for atom in product:
+                size = sizes.get(self.names.get(atom, ""), atom.size)
+                if atom.reason is not None and factors and isinstance(factors[-1], int):
+                    factors[-1] *= size
+                elif atom.reason is not None:
+                    factors.append(size)
+                elif size > 1:
+                    factors.append((numbers.setdefault(atom, len(numbers)), size))
+            fixed = [factor for factor in factors if isinstance(factor, int)]
+            if len(fixed) < len(factors):
+                terms.append(tuple(factors))
+            elif terms and isinstance(terms[-1], int):
+                terms[-1] += math.prod(fixed)
+            else:
+                terms.append(math.prod(fixed))
+        return terms
 
 
 def matches(value: object, counted: tuple[Segments | None, ...], sizes: Mapping[str, int]) -> bool:
@@ -203,6 +208,8 @@ def matches(value: object, counted: tuple[Segments | None, ...], sizes: Mapping[
     )
 
 
-def _atoms(axis: Axis) -> Iterator[Atom]:
+def _atoms(axis: Axis) -> Iterator[tuple[Atom, bool]]:
+    """The atoms of an axis, and whether each is alone in its term."""
     for product in axis:
-        yield from product
+        for atom in product:
+            yield atom, len(product) == 1

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from subflot.channels.axes import Axis, Reason, freeze, fresh, length
+from subflot.channels.axes import RUNNING, Axis, because, freeze, fresh, length
 
 Origin = tuple[str, int]
 """Name and axis of a tensor in the state dict."""
@@ -26,6 +26,7 @@ class Labels:
     origins: list[Origin | None] | None = None
     """For what is computed from weights alone: where in the state dict each axis comes from."""
     is_boolean: bool = False
+    strides: tuple[int, ...] = ()
     positions: list[Axis] = field(default_factory=list)
     """Axes whose order the values speak of (indices of a maximum): frozen once they are used."""
     is_used: bool = False
@@ -93,18 +94,14 @@ class Operation:
             return set(range(rank))
         return {int(dim) % max(1, rank) for dim in ([named] if isinstance(named, int) else named)}
 
-    def reason(self, text: str) -> Reason:
-        """Say why an axis cannot change, with this operation and module."""
-        return Reason(text, self.name, self.module)
-
     def freeze(self, axes: Iterable[Axis], text: str) -> None:
         """Forbid any change along these axes."""
         for axis in axes:
-            freeze(axis, self.reason(text))
+            freeze(axis, because(text))
 
     def fixed(self, shape: Iterable[int], text: str) -> list[Axis]:
         """Make new axes that cannot change."""
-        return [fresh(size, self.reason(text)) for size in shape]
+        return [fresh(size, because(text)) for size in shape]
 
     def role(self, weight: Labels, axis: int, role: str) -> None:
         """Note which way an axis of a weight faces; the first use decides."""
@@ -112,9 +109,13 @@ class Operation:
         if origin is not None:
             self.roles.setdefault(origin, role)
 
-    def setting(self, attribute: str, *axes: Axis) -> None:
-        """Note that a setting of the running module counts the entries of these axes."""
+    def setting(self, attribute: str, *axes: Axis, weight: Labels | None = None) -> None:
+        """Note what a setting of the running module, or of the weight's own, counts."""
         self.attributes.setdefault((self.module, attribute), list(axes))
+        origin = weight.origin(0) if weight is not None and len(weight) else None
+        if origin is not None:
+            owner = origin[0].rpartition(".")[0]
+            self.attributes.setdefault((owner, attribute), list(axes))
 
 
 Result = Labels | Sequence[Labels]
@@ -151,8 +152,23 @@ def family(applies: Callable[[Operation], bool]) -> Callable[[Rule], Rule]:
     return register
 
 
-def apply(operation: Operation) -> list[Labels]:
-    """Label what an operation returns, one entry per tensor."""
+def apply(operation: Operation, custom: str = "") -> list[Labels]:
+    """Label what an operation returns, one entry per tensor.
+
+    Args:
+        operation: the call.
+        custom: name of the user's autograd function that it is part of, if it is.
+    """
+    token = RUNNING.set((custom or operation.name, operation.module))
+    try:
+        if custom:
+            return opaque(operation, "a custom autograd function")
+        return _apply(operation)
+    finally:
+        RUNNING.reset(token)
+
+
+def _apply(operation: Operation) -> list[Labels]:
     for used in operation.inputs():
         operation.freeze(used.positions, "the place of an extreme value is asked for")
     found = find_rule(operation)

@@ -1,15 +1,16 @@
 """Run a model once and label the axes of every tensor it touches."""
 
 import contextlib
-import copy
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -18,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 import subflot.channels.rules  # noqa: F401 - registers them
-from subflot.channels.axes import Axis, Reason, freeze, fresh
+from subflot.channels.axes import Axis, Reason, freeze, fresh, resolve
 from subflot.channels.operation import (
     Labels,
     Operation,
@@ -26,9 +27,9 @@ from subflot.channels.operation import (
     apply,
     describe,
     labels_in,
-    opaque,
 )
-from subflot.channels.resize import state_of
+from subflot.channels.resize import copied, state_of
+from subflot.errors import ChannelError
 
 Example = Tensor | Sequence[Any] | Mapping[str, Any]
 """What a model is called with: one tensor, positional arguments, or named ones."""
@@ -39,6 +40,15 @@ MAX_DECISIONS = 16
 APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
+class Mode(Enum):
+    """How a model is run to be observed."""
+
+    EVALUATION = "evaluation"
+    TRAINING = "training"
+    TRAINING_FIXED_NORMS = "training, with normalisation as in evaluation"
+    """For an example of one: batch norm refuses to train on it."""
+
+
 @dataclass
 class Observation:
     """What one look at a running model has shown."""
@@ -47,20 +57,49 @@ class Observation:
     """Tensor of the state dict -> its axes."""
     roles: dict[Origin, str] = field(default_factory=dict)
     attributes: dict[tuple[str, str], list[Axis]] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
+    """Tensors that no operation has read."""
+    first_mode_shows_all: bool = True
+    """Whether the modes after the first have added nothing."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to be observed, and how: a copy of the user's, on which device, in which modes."""
+
+    template: nn.Module
+    example: Example
+    device: str | None
+    """`meta` runs it without arithmetic; None runs it where its tensors lie."""
+    modes: tuple[Mode, ...]
+    foreign: frozenset[int]
+    """Storages of the user's own model, which no copy should touch."""
 
 
 class Unrunnable(Exception):  # noqa: N818 - not shown to users
     """The forward pass broke off: after how many operations, within which modules, and why."""
 
-    def __init__(self, step: int, modules: list[str], cause: Exception) -> None:
-        super().__init__(f"{type(cause).__name__}: {str(cause).strip().splitlines()[0:1]}")
-        self.step, self.modules, self.cause = step, modules, cause
+    def __init__(self, mode: Mode, step: int, modules: list[str], cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.mode, self.step, self.modules, self.cause = mode, step, modules, cause
+
+    @property
+    def said(self) -> str:
+        """The first line of the cause."""
+        lines = str(self.cause).strip().splitlines()
+        return lines[0] if lines else type(self.cause).__name__
 
 
 class Recorder(TorchDispatchMode):
     """Applies the rules to every operation of a forward pass, while it runs."""
 
-    def __init__(self, model: nn.Module, observation: Observation, labels: list[Labels]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        observation: Observation,
+        labels: list[Labels],
+        foreign: frozenset[int],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.observation = observation
         self.is_training = False
@@ -69,6 +108,7 @@ class Recorder(TorchDispatchMode):
         self.flipped: int | None = None
         self.stack: list[str] = []
         self._names = {id(module): name for name, module in model.named_modules()}
+        self._foreign = foreign
         self._labels: dict[object, Labels] = {}
         self._alive: list[Tensor] = []
         for tensor, label in zip(state_of(model).values(), labels, strict=True):
@@ -77,6 +117,7 @@ class Recorder(TorchDispatchMode):
     def put(self, tensor: Tensor, labels: Labels) -> None:
         """Label a tensor; it is kept so that its memory is not used for another."""
         labels.is_boolean = tensor.dtype == torch.bool
+        labels.strides = tensor.stride() if tensor.layout == torch.strided else ()
         self._alive.append(tensor)
         self._labels[_key(tensor)] = labels
 
@@ -84,6 +125,11 @@ class Recorder(TorchDispatchMode):
         """Labels of a tensor; one never seen before is a constant whose order matters."""
         key = _key(tensor)
         if key not in self._labels:
+            if tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self._foreign:
+                raise ChannelError(
+                    "the forward pass of a copy uses tensors of the original model",
+                    hint="a lambda, hook or closure refers to the model; use methods instead",
+                )
             reason = Reason(
                 "a tensor that is not in the state dict",
                 module=self.stack[-1] if self.stack else "",
@@ -121,7 +167,7 @@ class Recorder(TorchDispatchMode):
         out = _call(func, args, kwargs)
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._decide(out)
-        tensors = _tensors(out)
+        tensors = tensors_in(out)
         names = [argument.name for argument in func._schema.arguments]
         bound = {**dict(zip(names, labelled[0], strict=False)), **labelled[1]}
         name, is_pointwise, is_random = describe(func)
@@ -136,12 +182,7 @@ class Recorder(TorchDispatchMode):
             roles=self.observation.roles,
             attributes=self.observation.attributes,
         )
-        custom = _custom_function()
-        if custom:
-            operation.name = custom
-            results = opaque(operation, "a custom autograd function")
-        else:
-            results = apply(operation)
+        results = apply(operation, custom=_custom_function())
         for tensor, result in zip(tensors, results, strict=True):
             self.put(tensor, result)
         return out
@@ -164,6 +205,8 @@ def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _key(tensor: Tensor) -> object:
     """What makes two tensor objects the same stretch of memory."""
+    if tensor.layout != torch.strided:
+        return id(tensor)
     storage = tensor.untyped_storage()._cdata
     return storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
@@ -180,13 +223,13 @@ def _custom_function() -> str:
     return ""
 
 
-def observe(model: nn.Module, example: Example, device: str | None) -> Observation:
-    """Label the state dict of a model by running it, in evaluation and in training mode.
+def observe(model: nn.Module, subject: Subject, modes: Sequence[Mode] = ()) -> Observation:
+    """Label the state dict of a model by running it.
 
     Args:
-        model: it is run and may be changed by that; give a copy.
-        example: what to call it with.
-        device: `meta` runs it without arithmetic; None runs it where its tensors lie.
+        model: a copy of the subject's template, perhaps of another size; running may change it.
+        subject: what to call it with, and where.
+        modes: in which modes to run it; all of the subject's if none is named.
     """
     state = state_of(model)
     labels: dict[int, Labels] = {}
@@ -196,37 +239,50 @@ def observe(model: nn.Module, example: Example, device: str | None) -> Observati
         labels.setdefault(id(tensor), Labels(axes, origins))
     named = [labels[id(tensor)] for tensor in state.values()]
     observation = Observation({n: lab.axes for n, lab in zip(state, named, strict=True)})
-    recorder = Recorder(model, observation, named)
-    _run(recorder, model, example, device, is_training=False)
-    # Paths not taken here tie channels too: those of other numbers, and those of training.
-    for decision in range(min(recorder.decisions, MAX_DECISIONS)):
-        recorder.flipped = decision
-        with contextlib.suppress(Unrunnable):
-            _run(recorder, model, example, device, is_training=False)
-    recorder.flipped = None
-    with contextlib.suppress(Unrunnable):  # A batch of one may not train at all.
-        _run(recorder, model, example, device, is_training=True)
-    for labels_of_tensor in named:
-        if not labels_of_tensor.is_used:
-            for axis in labels_of_tensor.axes:
+    recorder = Recorder(model, observation, named, subject.foreign)
+    shown: object = None
+    for mode in modes or subject.modes:
+        _run(recorder, model, subject, mode)
+        # Numbers that Python reads may choose a path; the other paths tie channels too.
+        for decision in range(min(recorder.decisions, MAX_DECISIONS)):
+            with contextlib.suppress(Unrunnable):
+                _run(recorder, model, subject, mode, flipped=decision)
+        shown = shown or _layout(named)
+    observation.first_mode_shows_all = shown == _layout(named)
+    for name, label in zip(state, named, strict=True):
+        if not label.is_used:
+            observation.unused.append(name)
+            for axis in label.axes:
                 freeze(axis, Reason("never used in the forward pass"))
     return observation
+
+
+def _layout(labels: Iterable[Labels]) -> object:
+    """What is known of some tensors: it changes with every new fact. Scalars have no axes."""
+    return [
+        (label.is_used, [[[(id(a), a.reason) for a in p] for p in resolve(x)] for x in label.axes])
+        for label in labels
+        if label.axes
+    ]
 
 
 def _run(
     recorder: Recorder,
     model: nn.Module,
-    example: Example,
-    device: str | None,
-    *,
-    is_training: bool,
+    subject: Subject,
+    mode: Mode,
+    flipped: int | None = None,
 ) -> None:
-    model.train(is_training)
-    recorder.is_training = is_training
-    recorder.step, recorder.stack, recorder.decisions = 0, [], 0
-    place = torch.device("meta") if device == "meta" else _without_mkldnn()
-    args, kwargs = arguments(moved(example, device))
-    for tensor in _tensors((args, kwargs)):
+    model.train(mode is not Mode.EVALUATION)
+    if mode is Mode.TRAINING_FIXED_NORMS:
+        for module in model.modules():
+            if isinstance(module, _NormBase):
+                module.eval()
+    recorder.is_training = mode is not Mode.EVALUATION
+    recorder.step, recorder.stack, recorder.decisions, recorder.flipped = 0, [], 0, flipped
+    place = torch.device("meta") if subject.device == "meta" else _without_mkldnn()
+    args, kwargs = arguments(moved(subject.example, subject.device))
+    for tensor in tensors_in((args, kwargs)):
         reason = Reason("input")
         recorder.put(tensor, Labels([fresh(size, reason) for size in tensor.shape]))
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -234,16 +290,24 @@ def _run(
     try:
         with (
             torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
             place,
             recorder.watching_modules(),
             recorder,
         ):
-            out = model(*args, **kwargs)
+            out = tensors_in(model(*args, **kwargs))
+    except ChannelError:
+        raise
     except Exception as cause:
-        raise Unrunnable(recorder.step, recorder.stack, cause) from cause
+        raise Unrunnable(mode, recorder.step, recorder.stack, cause) from cause
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    for tensor in outputs(out):
+    if not out:
+        raise ChannelError(
+            f"{type(model).__name__} returns no tensor that can be seen",
+            hint="return tensors, or lists, dicts or dataclasses of them",
+        )
+    for tensor in out:
         labels = recorder.get(tensor)
         for axis in [*labels.axes, *labels.positions]:
             freeze(axis, Reason("output"))
@@ -260,9 +324,16 @@ def _without_mkldnn() -> Iterator[None]:
 
 def arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """How a model is called with an example."""
+    if isinstance(example, Tensor):
+        return (example,), {}
     if isinstance(example, Mapping):
         return (), dict(example)
-    return ((example,) if isinstance(example, Tensor) else tuple(example)), {}
+    if isinstance(example, list | tuple):
+        return tuple(example), {}
+    raise ChannelError(
+        f"the example is a {type(example).__name__}",
+        hint="give a tensor, a tuple of arguments or a dict of named ones",
+    )
 
 
 def moved(example: Example, device: str | None = None, dtype: torch.dtype | None = None) -> Example:
@@ -278,31 +349,31 @@ def moved(example: Example, device: str | None = None, dtype: torch.dtype | None
     return result
 
 
-def outputs(result: object) -> list[Tensor]:
-    """All tensors in what a model returned, however they are wrapped."""
-    return _tensors(result)
-
-
-def _tensors(tree: object) -> list[Tensor]:
+def tensors_in(tree: object, seen: set[int] | None = None) -> list[Tensor]:
+    """All tensors in what a model is given or returns, however they are wrapped."""
+    seen = set() if seen is None else seen
     if isinstance(tree, Tensor):
         return [tree]
+    if id(tree) in seen or isinstance(tree, str | bytes | int | float | type | nn.Module):
+        return []
+    seen.add(id(tree))
+    inside: list[object] = []
     if isinstance(tree, Mapping):
-        return [tensor for value in tree.values() for tensor in _tensors(value)]
-    if isinstance(tree, list | tuple | set):
-        return [tensor for value in tree for tensor in _tensors(value)]
-    if hasattr(tree, "__dict__") and not isinstance(tree, type | nn.Module):
-        return [tensor for value in vars(tree).values() for tensor in _tensors(value)]
-    return []
+        inside += tree.values()
+    elif isinstance(tree, Iterable):
+        inside += tree
+    slots = [name for kind in type(tree).__mro__ for name in getattr(kind, "__slots__", ())]
+    inside += [getattr(tree, name, None) for name in [*slots, *getattr(tree, "__dict__", ())]]
+    return [tensor for value in inside for tensor in tensors_in(value, seen)]
 
 
 def on_meta(model: nn.Module) -> nn.Module:
     """Copy a model without its numbers."""
-    memo: dict[int, object] = {}
-    for module in model.modules():
-        for owned in (module._parameters, module._buffers, vars(module)):
-            for value in owned.values():
-                if isinstance(value, nn.Parameter):
-                    memo[id(value)] = nn.Parameter(value.detach().to("meta"), value.requires_grad)
-                elif isinstance(value, Tensor):
-                    memo[id(value)] = value.detach().to("meta")
-    return copy.deepcopy(model, memo)
+    state = {name: tensor.to("meta") for name, tensor in state_of(model).items()}
+    return copied(model, state, lambda loose: loose.detach().to("meta"))
+
+
+def storages(model: nn.Module) -> frozenset[int]:
+    """What tells the memory of a model's tensors from any other."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return frozenset(t.untyped_storage()._cdata for t in tensors if t.layout == torch.strided)

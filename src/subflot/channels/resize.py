@@ -1,10 +1,11 @@
 """Cut channels out of weights, put them back, and build a module of the width of its weights."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from subflot.channels.space import ChannelMap, Channels, Segments
 from subflot.errors import ChannelError
@@ -23,8 +24,9 @@ def take(weights: Weights, channels: ChannelMap, kept: Channels) -> dict[str, Te
     check_kept(channels, kept)
     part = {}
     for name, tensor in weights.items():
-        for axis, index in _indices(name, channels, kept, tensor.device):
-            tensor = tensor.index_select(axis, index)
+        if isinstance(tensor, Tensor):  # A state dict may hold other things a module asked for.
+            for axis, index in _indices(name, channels, kept, tensor.device):
+                tensor = tensor.index_select(axis, index)
         part[name] = tensor
     return part
 
@@ -39,6 +41,8 @@ def put(
     check_kept(channels, kept)
     values, owned = {}, {}
     for name, tensor in part.items():
+        if not isinstance(tensor, Tensor):
+            continue
         full = like[name].shape
         mine = torch.ones((1,) * len(full), dtype=torch.bool, device=tensor.device)
         for axis, index in _indices(name, channels, kept, tensor.device):
@@ -74,6 +78,9 @@ def check_kept(channels: ChannelMap, kept: Channels) -> None:
                 f"cannot keep {len(index)} channels of space `{space}`",
                 hint=f"give at least one index, each from 0 to {size - 1}",
             )
+        least = channels.least.get(space, 1)
+        if len(index) < least:
+            raise ChannelError(f"space `{space}` needs at least {least} channels to run")
     for group in channels.coupled:
         counts = {s: len(kept[s]) if s in kept else channels.sizes[s] for s in group}
         first = group[0]
@@ -125,18 +132,19 @@ def build(
         share: use the given tensors themselves instead of copies, so that training changes them.
     """
     sizes = channels.sizes_of(weights)
-    memo: dict[int, object] = {}
-    for name, old in state_of(template).items():
-        new = weights[name].detach() if share else weights[name].detach().clone()
-        if isinstance(old, nn.Parameter):
-            memo.setdefault(id(old), nn.Parameter(new, requires_grad=old.requires_grad))
-        else:
-            memo.setdefault(id(old), new)
-    for module in template.modules():
-        for value in vars(module).values():
-            if isinstance(value, Tensor):  # Results kept by a forward pass may carry a graph.
-                memo.setdefault(id(value), value.detach().clone())
-    model = copy.deepcopy(template, memo)
+    tensors = {
+        name: tensor.detach() if share else tensor.detach().clone()
+        for name, tensor in weights.items()
+        if isinstance(tensor, Tensor)
+    }
+    return resized(template, channels, tensors, sizes)
+
+
+def resized(
+    template: nn.Module, channels: ChannelMap, tensors: Weights, sizes: Mapping[str, int]
+) -> nn.Module:
+    """Copy a module with other tensors, and its settings changed to sizes that are known."""
+    model = copied(template, tensors, lambda loose: loose.detach().clone())
     for name, counted in channels.attributes.items():
         owner, _, attribute = name.rpartition(".")
         module = model.get_submodule(owner)
@@ -154,6 +162,40 @@ def _resized(
         for entry, segments in zip(old, counted, strict=True)
     ]
     return type(value)(new) if isinstance(value, tuple | list) else new[0]
+
+
+def copied(model: nn.Module, tensors: Weights, loosen: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Copy a module with other tensors in its state dict.
+
+    Tensors that the state dict does not hold may carry a graph, which cannot be copied: `loosen`
+    makes the copies of those.
+    """
+    memo: dict[int, object] = {}
+    for name, old in state_of(model).items():
+        if is_lazy(old):
+            raise ChannelError(f"`{name}` has no shape yet", hint="run the lazy module once first")
+        new: Tensor = tensors[name].detach()
+        if isinstance(old, nn.Parameter):
+            new = nn.Parameter(new, requires_grad=old.requires_grad)
+        memo.setdefault(id(old), new)
+    for module in model.modules():
+        for loose in _loose_tensors(vars(module).values()):
+            memo.setdefault(id(loose), loosen(loose))
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise ChannelError(f"{type(model).__name__} cannot be copied: {error}") from error
+
+
+def _loose_tensors(values: Iterable[object]) -> Iterator[Tensor]:
+    """Tensors in attributes of a module, also inside plain containers."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, dict):
+            yield from _loose_tensors(value.values())
+        elif isinstance(value, list | tuple):
+            yield from _loose_tensors(value)
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:

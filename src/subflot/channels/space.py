@@ -52,6 +52,8 @@ class ChannelMap:
     """Spaces that must stay as they are, and why."""
     coupled: Sequence[tuple[str, ...]] = ()
     """Spaces that the forward pass needs in a fixed proportion, such as all heads together."""
+    least: Mapping[str, int] = field(default_factory=dict)
+    """Spaces with which the forward pass does not run below some number of channels."""
     producers: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     """Space -> the (tensor, axis) whose layers make its channels."""
     attributes: Mapping[str, tuple[Segments | None, ...]] = field(default_factory=dict)
@@ -91,6 +93,8 @@ class ChannelMap:
             unit = math.gcd(*(self.sizes[space] for space in group))
             # Rounded first: (1 - 0.7) * 10 is a little more than 3 in floating point.
             left = max(1, math.ceil(round((1 - pruning_rate) * unit, 9)))
+            while any(self.sizes[s] // unit * left < self.least.get(s, 1) for s in group):
+                left += 1
             kept.update({space: self.sizes[space] // unit * left for space in group})
         return {space: kept[space] for space in self.prunable}
 
@@ -103,6 +107,20 @@ class ChannelMap:
         taken = {space for group in self.coupled for space in group}
         alone = [(space,) for space in self.prunable if space not in taken]
         return [*self.coupled, *alone]
+
+    def unreadable(self) -> set[str]:
+        """Find the spaces whose sizes no shapes of weights can tell, such as two always joined."""
+        group_of = {space: group for group in self.groups() for space in group}
+        axes = [segments for tensor in self.axes.values() for segments in tensor if segments]
+        unknown = set(self.groups())
+        while True:
+            told = set()
+            for segments in axes:
+                left = {group_of[s.space] for s in segments if s.space in group_of} & unknown
+                told |= left if len(left) == 1 else set()
+            if not told:
+                return {space for group in unknown for space in group}
+            unknown -= told
 
     def sizes_of(self, weights: Weights) -> dict[str, int]:
         """Read the size of every space off the shapes of a (narrower) model's weights."""

@@ -1,15 +1,29 @@
 """Find the channel map of any torch model by watching it run."""
 
-import copy
-
+import torch
 from torch import nn
 
 from subflot.channels.certify import wrong_spaces
 from subflot.channels.draft import Draft
-from subflot.channels.record import Example, Unrunnable, observe, on_meta
+from subflot.channels.record import (
+    Example,
+    Mode,
+    Subject,
+    Unrunnable,
+    observe,
+    on_meta,
+    storages,
+)
+from subflot.channels.resize import copied, state_of
 from subflot.channels.space import ChannelMap
 from subflot.channels.trial import Trial
 from subflot.errors import ChannelError
+
+EVALUATION = (Mode.EVALUATION,)
+WITH_TRAINING = (
+    (Mode.EVALUATION, Mode.TRAINING),
+    (Mode.EVALUATION, Mode.TRAINING_FIXED_NORMS),
+)
 
 
 def trace(model: nn.Module, example: Example) -> ChannelMap:
@@ -26,8 +40,11 @@ def trace(model: nn.Module, example: Example) -> ChannelMap:
     Raises:
         ChannelError: the model does not run, or nothing in it can be cut.
     """
-    template, device, draft = _observed(model, example)
-    trial = Trial(template, example, device, draft)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ChannelError(
+            "a scripted module cannot be resized", hint="trace and build first, script afterwards"
+        )
+    trial = Trial(*_observed(model, example))
     channels = trial.settle()
     while channels.prunable:
         wrong = wrong_spaces(model, example, channels)
@@ -42,19 +59,42 @@ def trace(model: nn.Module, example: Example) -> ChannelMap:
     )
 
 
-def _observed(model: nn.Module, example: Example) -> tuple[nn.Module, str | None, Draft]:
-    """Observe a model on the meta device, or on its own if it does not run without numbers."""
-    try:
-        template = on_meta(model)
-        return template, "meta", Draft(template, observe(template, example, "meta"))
-    except Unrunnable:
-        pass
-    template = copy.deepcopy(model)
-    try:
-        seen = observe(copy.deepcopy(template), example, None)
-    except Unrunnable as error:
+def _observed(model: nn.Module, example: Example) -> tuple[Subject, Draft]:
+    """Observe a model without arithmetic if that shows all, else where it lies.
+
+    Parts that only training uses tie channels too. A model that cannot be run in training is
+    taken as it is in evaluation, if that uses all of it.
+    """
+    seen = None
+    for device in ("meta", None):
+        template = on_meta(model) if device == "meta" else _copy(model)
+        for modes in (*WITH_TRAINING, EVALUATION):
+            subject = Subject(template, example, device, modes, storages(model))
+            try:
+                observation = observe(_copy(template), subject)
+            except Unrunnable as error:
+                failure = error
+                if error.mode is Mode.EVALUATION:
+                    break
+                continue
+            seen = (subject, Draft(template, observation))
+            if modes is not EVALUATION:
+                return seen
+    if seen is None:
         raise ChannelError(
-            f"{type(model).__name__} does not run on the example: {error.cause}",
+            f"{type(model).__name__} does not run on the example: {failure.cause}",
             hint="the example is what the model is called with, batch included",
-        ) from error.cause
-    return template, None, Draft(template, seen)
+        ) from failure.cause
+    unused = seen[1].observation.unused
+    if unused:
+        raise ChannelError(
+            f"`{unused[0]}` is not used in evaluation, and {type(model).__name__} does not run on "
+            f"the example in training: {failure.cause}",
+            hint="give an example that also works in training",
+        ) from failure.cause
+    return seen
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    tensors = {name: tensor.detach().clone() for name, tensor in state_of(model).items()}
+    return copied(model, tensors, lambda loose: loose.detach().clone())

@@ -1,14 +1,14 @@
-"""Try a map out: resize the model, watch it run again, and see whether its map has only grown.
+"""Try a map out: resize the model, watch it run again, and see whether only its sizes changed.
 
 The rules say which channels move together. They cannot say whether the forward pass stands another
 number of them: it may hold a constant, or a setting of the module, or need two spaces in
-proportion. So the model is built with other sizes and observed again. What it then shows must be
-the same layout with the new sizes; otherwise settings are found that count channels, spaces are
-coupled, and what still fails is frozen with what was seen.
+proportion. So the model is built with other sizes, larger and smaller, and observed again. What it
+then shows must be the same layout with the new sizes; otherwise settings are found that count
+channels, spaces are coupled, and what still fails is frozen with what was seen.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -17,12 +17,14 @@ from torch import nn
 
 from subflot.channels.axes import Reason
 from subflot.channels.draft import Draft
-from subflot.channels.record import Example, Unrunnable, observe
-from subflot.channels.resize import build, state_of, take
-from subflot.channels.space import ChannelMap, Segments
+from subflot.channels.record import Mode, Subject, Unrunnable, observe
+from subflot.channels.resize import resized, state_of, take
+from subflot.channels.space import ChannelMap, Segment, Segments
 from subflot.errors import ChannelError
 
 Attributes = dict[str, tuple[Segments | None, ...]]
+Group = tuple[str, ...]
+"""Spaces that change in proportion; often just one."""
 
 MAX_TRIALS = 100
 """How often a model is resized to find the settings behind one failure."""
@@ -40,54 +42,120 @@ class Failure:
 class Trial:
     """A drafted map under test, with what the tests have found so far."""
 
-    def __init__(
-        self, template: nn.Module, example: Example, device: str | None, draft: Draft
-    ) -> None:
-        self.template, self.example, self.device, self.draft = template, example, device, draft
+    def __init__(self, subject: Subject, draft: Draft) -> None:
+        self.subject, self.draft = subject, draft
+        self.sizes = {name: atom.size for atom, name in draft.names.items()}
         self.rejected: dict[str, Reason] = {}
         self.attributes: Attributes = {}
-        self.coupled: list[tuple[str, ...]] = []
+        self.coupled: list[Group] = []
+        self.least: dict[str, int] = {}
+        shows_all = draft.observation.first_mode_shows_all
+        self.modes = subject.modes[:1] if shows_all else subject.modes
 
     def settle(self) -> ChannelMap:
-        """Find the largest part of the map that survives a change of size."""
+        """Find the largest part of the map that survives changes of size."""
         while True:
-            self.coupled = []
-            spaces = self.map().prunable
-            failure = self.resize(grown(self.map(), spaces))
-            if failure is not None:
-                failure = self.find_attributes(failure, grown(self.map(), spaces))
-            if failure is None:
+            self.coupled, self.least = [], {}
+            bad = self._grow() or self._read() or self._shrink()
+            if not bad:
                 return self.map()
-            suspects = self.suspects(spaces, failure)
-            failure = self.couple(list(suspects))
-            if failure is None:
-                return self.map()
-            self.reject(suspects)
+            self._reject(bad)
 
     def map(self) -> ChannelMap:
         """The map as it stands."""
-        return self.draft.map(self.rejected, self.coupled, self.attributes)
+        return self.draft.map(self.rejected, self.coupled, self.least, self.attributes)
+
+    def _grow(self) -> dict[str, Reason]:
+        """Try larger sizes; find settings and proportions. Return what cannot be saved."""
+        groups = self.map().groups()
+        failure = self.resize(self.grown(groups), modes=self.subject.modes)
+        if failure is not None:
+            failure = self._find_attributes(failure, self.grown(groups))
+        if failure is None:
+            return {}
+        suspects = self._suspects(groups, failure)
+        return suspects if self._couple(list(suspects)) is not None else {}
+
+    def _read(self) -> dict[str, Reason]:
+        """Find spaces whose sizes cannot be read off the weights again."""
+        reason = Reason("its size cannot be told from the shapes of the weights")
+        return dict.fromkeys(sorted(self.map().unreadable()), reason)
+
+    def _shrink(self) -> dict[str, Reason]:
+        """Try small sizes, all of them alike; find the least. Return what cannot be saved."""
+        groups = self.map().groups()
+        small = min((self.unit(group) for group in groups), default=1)
+        bad = self._culprits(groups, max(2, (small + 1) // 2))
+        if bad or not groups:
+            return bad
+        lonely = set(self._culprits(groups, 1))
+        for group in groups:
+            if lonely & set(group):
+                unit = self.unit(group)
+                self.least |= {space: 2 * self.sizes[space] // unit for space in group}
+        return {}
+
+    def _culprits(self, groups: Sequence[Group], unit: int) -> dict[str, Reason]:
+        """A smallest set of groups that fails at this size, each with what was seen."""
+        failure = self.resize(self.sized(groups, unit))
+        if failure is None:
+            return {}
+        failing = list(groups)
+        for group in groups:
+            rest = [other for other in failing if other != group]
+            seen = self.resize(self.sized(rest, unit)) if rest else None
+            if seen is not None:
+                failing, failure = rest, seen
+        return {space: failure.reason for group in failing for space in group}
+
+    # --- sizes ----------------------------------------------------------------------------------
+
+    def unit(self, group: Group) -> int:
+        """What all sizes of a group are multiples of."""
+        return math.gcd(*(self.sizes[space] for space in group))
+
+    def sized(self, groups: Iterable[Group], unit: int) -> dict[str, int]:
+        """Sizes with all groups shrunk to the same number of units, none grown."""
+        return {
+            space: self.sizes[space] // self.unit(group) * min(unit, self.unit(group))
+            for group in groups
+            for space in group
+        }
+
+    def grown(self, groups: Iterable[Group]) -> dict[str, int]:
+        """Sizes larger by different amounts, so that none is mistaken for another."""
+        return {
+            space: self.sizes[space] // self.unit(group) * (self.unit(group) + 3 + 2 * (place % 7))
+            for place, group in enumerate(groups)
+            for space in group
+        }
+
+    def holds(self, groups: Sequence[Group]) -> Failure | None:
+        """Try groups, and nothing else, both larger and smaller."""
+        failure = self.resize(self.grown(groups))
+        if failure is not None:
+            return failure
+        return self.resize(self.sized(groups, max(2, min(map(self.unit, groups)) // 2)))
 
     def resize(
         self,
         sizes: Mapping[str, int],
-        coupled: Iterable[tuple[str, ...]] = (),
         attributes: Attributes | None = None,
+        modes: Sequence[Mode] = (),
     ) -> Failure | None:
         """Build the model with other sizes and compare what it shows with what is expected."""
         found = {**self.attributes, **(attributes or {})}
-        channels = self.draft.map(self.rejected, coupled, found)
-        kept = {space: torch.arange(size) % channels.sizes[space] for space, size in sizes.items()}
+        channels = self.draft.map(self.rejected, attributes=found)
+        kept = {space: torch.arange(size) % self.sizes[space] for space, size in sizes.items()}
+        template = self.subject.template
         try:
-            weights = take(state_of(self.template), channels, kept)
-            model = build(self.template, channels, weights, share=True)
-            seen = Draft(model, observe(model, self.example, self.device))
+            weights = take(state_of(template), channels, kept)
+            model = resized(template, channels, weights, {**self.sizes, **sizes})
+            seen = Draft(model, observe(model, self.subject, modes or self.modes))
         except ChannelError as error:
             return Failure(0, (), Reason(str(error)))
         except Unrunnable as error:
-            cause = str(error.cause).strip().splitlines()
-            said = cause[0] if cause else type(error.cause).__name__
-            text = f"the forward pass does not run with another number of channels ({said})"
+            text = f"the forward pass does not run with another number of channels ({error.said})"
             where = error.modules[-1] if error.modules else ""
             return Failure(error.step, tuple(error.modules), Reason(text, module=where))
         if seen.signature({}) == self.draft.signature(sizes):
@@ -95,19 +163,16 @@ class Trial:
         text = "with another number of channels the forward pass puts them in other places"
         return Failure(math.inf, (), Reason(text))
 
-    def find_attributes(
-        self,
-        failure: Failure,
-        sizes: Mapping[str, int],
-        coupled: Iterable[tuple[str, ...]] = (),
-    ) -> Failure | None:
+    # --- settings and proportions ---------------------------------------------------------------
+
+    def _find_attributes(self, failure: Failure, sizes: Mapping[str, int]) -> Failure | None:
         """Find settings of modules that must change with the sizes for the forward pass to run."""
         while True:
             best, found = failure, None
-            for attributes in islice(self.combinations(failure), MAX_TRIALS):
+            for attributes in islice(self._combinations(failure), MAX_TRIALS):
                 if found is not None and len(attributes) > len(found):
                     break  # Fewer settings have brought it further already.
-                after = self.resize(sizes, coupled, attributes)
+                after = self.resize(sizes, attributes)
                 if after is None:
                     self.attributes |= attributes
                     return None
@@ -118,16 +183,16 @@ class Trial:
             failure = best
             self.attributes |= found
 
-    def combinations(self, failure: Failure) -> Iterator[Attributes]:
+    def _combinations(self, failure: Failure) -> Iterator[Attributes]:
         """One, two or three settings that might have to change, the fewest first."""
-        candidates = list(self.candidates(failure))
+        candidates = list(self._candidates(failure))
         for count in (1, 2, 3):
             for chosen in combinations(candidates, count):
                 together = {name: counted for one in chosen for name, counted in one.items()}
                 if len(together) == count:
                     yield together
 
-    def candidates(self, failure: Failure) -> Iterator[Attributes]:
+    def _candidates(self, failure: Failure) -> Iterator[Attributes]:
         """Settings of the modules that failed whose value is the length of some known axis."""
         channels = self.map()
         counted: dict[int, list[Segments]] = {}
@@ -135,55 +200,69 @@ class Trial:
             known = counted.setdefault(sum(s.size(channels.sizes) for s in segments), [])
             if segments not in known:
                 known.append(segments)
-        modules = dict(self.template.named_modules())
-        ran = [modules[name] for name in reversed(failure.modules) if name in modules]
-        own = [module for module in modules.values() if not _is_torch(module)]
-        names = {id(module): name for name, module in modules.items()}
-        for module in dict.fromkeys(ran or own):
-            for attribute, value in vars(module).items():
-                name = f"{names[id(module)]}.{attribute}".lstrip(".")
+        modules = dict(self.subject.template.named_modules())
+        ran = [name for name in reversed(failure.modules) if name in modules]
+        own = [name for name, module in modules.items() if not _is_torch(module)]
+        for name in dict.fromkeys(ran or own):
+            for attribute, value in vars(modules[name]).items():
+                path = f"{name}.{attribute}".lstrip(".")
                 entries = list(value) if isinstance(value, tuple | list) else [value]
-                known_entries = channels.attributes.get(name, (None,) * len(entries))
+                set_already = channels.attributes.get(path, (None,) * len(entries))
                 for place, entry in enumerate(entries):
-                    if type(entry) is not int or known_entries[place] is not None:
-                        continue
-                    for segments in counted.get(entry, ()):
-                        changed = list(known_entries)
-                        changed[place] = segments
-                        yield {name: tuple(changed)}
+                    if type(entry) is int and set_already[place] is None:
+                        for segments in counted.get(entry, ()):
+                            changed = list(set_already)
+                            changed[place] = segments
+                            yield {path: tuple(changed)}
 
-    def suspects(self, spaces: Iterable[str], failure: Failure) -> dict[str, Reason]:
+    def _suspects(self, groups: Sequence[Group], failure: Failure) -> dict[str, Reason]:
         """The spaces that cannot change alone, with what was seen; all of them if each can."""
-        alone = {space: self.resize(grown(self.map(), [space])) for space in spaces}
-        failed = {space: seen.reason for space, seen in alone.items() if seen is not None}
-        return failed or dict.fromkeys(spaces, failure.reason)
+        failed = {space: seen.reason for (space,), seen in self._failing(groups)}
+        return failed or {space: failure.reason for group in groups for space in group}
 
-    def couple(self, suspects: list[str]) -> Failure | None:
+    def _failing(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Failure]]:
+        """Find the groups that fail, by halves: those that hold together hold alone."""
+        failure = self.holds(groups)
+        if failure is None:
+            return
+        if len(groups) == 1:
+            yield groups[0], failure
+            return
+        middle = len(groups) // 2
+        yield from self._failing(groups[:middle])
+        yield from self._failing(groups[middle:])
+
+    def _couple(self, suspects: list[str]) -> Failure | None:
         """Let spaces that cannot change alone change in proportion, in the smallest groups."""
         together = [tuple(suspects)]
-        sizes = scaled(self.map(), together)
-        failure = self.resize(sizes, together)
+        failure = self.holds(together)
         if failure is not None:
-            failure = self.find_attributes(failure, sizes, together)
+            failure = self._find_attributes(failure, self.grown(together))
         if failure is not None:
             return failure
         groups, left = [], suspects
         while left:
-            group = tuple(left)
-            for space in left[1:]:
-                smaller = tuple(other for other in group if other != space)
-                if self.resize(scaled(self.map(), [smaller]), [smaller]) is None:
-                    group = smaller
+            group = self._smallest(left)
             groups.append(group)
             left = [space for space in left if space not in group]
-        alone = [space for space in self.map().prunable if space not in suspects]
-        failure = self.resize(scaled(self.map(), groups) | grown(self.map(), alone), groups)
-        if failure is None:
-            self.coupled = [group for group in groups if len(group) > 1]
-        return failure
+        self.coupled = [group for group in groups if len(group) > 1]
+        return self.resize(self.grown(self.map().groups()), modes=self.subject.modes)
 
-    def reject(self, suspects: Mapping[str, Reason]) -> None:
+    def _smallest(self, spaces: list[str]) -> Group:
+        """The fewest spaces around the first one that hold together, dropped by halves."""
+        group, chunk = spaces, (len(spaces) + 1) // 2
+        while chunk:
+            for start in range(1, len(spaces), chunk):
+                dropped = set(spaces[start : start + chunk])
+                smaller = [space for space in group if space not in dropped]
+                if len(smaller) < len(group) and self.holds([tuple(smaller)]) is None:
+                    group = smaller
+            chunk //= 2
+        return tuple(group)
+
+    def _reject(self, suspects: Mapping[str, Reason]) -> None:
         """Freeze as few of the suspects as the tests allow."""
+        self.coupled, self.least = [], {}
         names = {name: atom for atom, name in self.draft.names.items()}
         rivals = {space for space in suspects if self.draft.rivals.get(names[space])}
         if rivals:  # Another factor of the same axis may do.
@@ -191,30 +270,10 @@ class Trial:
             return
         for space in suspects:
             rest = tuple(other for other in suspects if other != space)
-            if rest and self.resize(scaled(self.map(), [rest]), [rest]) is None:
+            if rest and self.holds([rest]) is None:
                 self.rejected[space] = suspects[space]
                 return
         self.rejected |= suspects
-
-
-def grown(channels: ChannelMap, spaces: Iterable[str]) -> dict[str, int]:
-    """Sizes larger than the map's, by different amounts, so that none is mistaken."""
-    return {s: channels.sizes[s] + _growth(place) for place, s in enumerate(spaces)}
-
-
-def _growth(place: int) -> int:
-    """Never one: a chunk into uneven halves would hide it."""
-    return 3 + 2 * (place % 7)
-
-
-def scaled(channels: ChannelMap, groups: Iterable[Iterable[str]]) -> dict[str, int]:
-    """Sizes in which each group has grown in proportion."""
-    sizes: dict[str, int] = {}
-    for place, group in enumerate(groups):
-        members = list(group)
-        unit = math.gcd(*(channels.sizes[space] for space in members))
-        sizes |= {s: channels.sizes[s] // unit * (unit + _growth(place)) for s in members}
-    return sizes
 
 
 def _countable(channels: ChannelMap) -> Iterator[Segments]:
@@ -227,7 +286,7 @@ def _countable(channels: ChannelMap) -> Iterator[Segments]:
                 for segment in segments:
                     if segment.space in free:
                         yield (segment,)
-                        yield (type(segment)(segment.space),)
+                        yield (Segment(segment.space),)
 
 
 def _is_torch(module: nn.Module) -> bool:

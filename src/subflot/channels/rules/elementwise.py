@@ -75,6 +75,21 @@ def constant(op: Operation) -> Labels:
     return Labels([fresh(size) for size in op.shape])
 
 
+@rule("arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices", "randperm")
+def numbered(op: Operation) -> Labels:
+    """A value of its own for each position."""
+    return Labels(op.fixed(op.shape, "each entry has a number of its own"))
+
+
+@rule("mse_loss", "smooth_l1_loss", "huber_loss")
+def loss(op: Operation) -> Labels:
+    """A distance, entry by entry, summed up or not."""
+    x, target = op.args["self"], op.args["target"]
+    for one, other in zip(x.axes, target.axes, strict=True):
+        unify(one, other)
+    return Labels(list(x.axes) if op.shape else [])
+
+
 @family(lambda op: op.is_random)
 def random(op: Operation) -> Result:
     """Noise: in training any order is as good, in evaluation each position has its own number."""

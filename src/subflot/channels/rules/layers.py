@@ -9,7 +9,11 @@ def convolution(op: Operation) -> Labels:
     """Channels in and out, each laid out as groups times channels of the group."""
     x, weight, bias = op.args["input"], op.args["weight"], op.get("bias")
     groups, transposed = op.args["groups"], op.args["transposed"]
-    op.freeze([*x.axes[2:], *weight.axes[2:]], POSITIONS)
+    op.freeze(weight.axes[2:], POSITIONS)
+    places = x.axes[2:]
+    if not _is_pointwise(op):
+        op.freeze(places, POSITIONS)
+        places = op.fixed(op.shape[2:], POSITIONS)
     group = fresh(groups)
     if transposed:  # The weight is (groups x in, out of a group, ...).
         within = fresh(weight.shape[0] // groups)
@@ -25,10 +29,17 @@ def convolution(op: Operation) -> Labels:
     if bias is not None:
         unify(bias.axes[0], out)
         op.role(bias, 0, "out")
-    op.setting("groups", group)
-    op.setting("in_channels", x.axes[1])
-    op.setting("out_channels", out)
-    return Labels([x.axes[0], out, *op.fixed(op.shape[2:], POSITIONS)])
+    op.setting("groups", group, weight=weight)
+    op.setting("in_channels", x.axes[1], weight=weight)
+    op.setting("out_channels", out, weight=weight)
+    return Labels([x.axes[0], out, *places])
+
+
+def _is_pointwise(op: Operation) -> bool:
+    """Whether each place is computed from itself alone, and none is left out."""
+    kernel = op.args["weight"].shape[2:]
+    strides, pads = list(op.args["stride"]), list(op.args["padding"])
+    return all(size == 1 for size in (*kernel, *strides)) and not any(pads)
 
 
 @rule("linear")
@@ -128,7 +139,7 @@ def batch_norm(op: Operation) -> Result:
         own = op.get(name)
         if own is not None:
             unify(own.axes[0], x.axes[1])
-    op.setting("num_features", x.axes[1])
+    op.setting("num_features", x.axes[1], weight=op.get("weight"))
     return with_unused(Labels(list(x.axes)), op)
 
 
@@ -141,7 +152,7 @@ def layer_norm(op: Operation) -> Result:
         if own is not None:
             for axis, outer in zip(own.axes, x.axes[-rank:], strict=True):
                 unify(axis, outer)
-    op.setting("normalized_shape", *x.axes[-rank:])
+    op.setting("normalized_shape", *x.axes[-rank:], weight=op.get("weight"))
     return with_unused(Labels(list(x.axes)), op)
 
 
@@ -156,8 +167,8 @@ def group_norm(op: Operation) -> Result:
         own = op.get(name)
         if own is not None:
             unify(own.axes[0], x.axes[1])
-    op.setting("num_groups", group)
-    op.setting("num_channels", x.axes[1])
+    op.setting("num_groups", group, weight=op.get("weight"))
+    op.setting("num_channels", x.axes[1], weight=op.get("weight"))
     return with_unused(Labels(list(x.axes)), op)
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from subflot.channels.axes import POSITIONS, divide, fresh, multiply
+from subflot.channels.axes import POSITIONS, because, divide, fresh, multiply, unify
 from subflot.channels.operation import Labels, Operation, Result, family, rule
 
 SPATIAL = re.compile(
@@ -19,6 +19,10 @@ def spatial(op: Operation) -> Result:
     x, rank = op.tensor, int(found["rank"])
     lead = len(x) - rank
     op.freeze(x.axes[lead:], POSITIONS)
+    numbers = op.get("indices")
+    if numbers is not None:  # Unpooling: each channel has its own places.
+        for one, other in zip(x.axes[:lead], numbers.axes[:lead], strict=True):
+            unify(one, other)
     return [Labels([*x.axes[:lead], *op.fixed(shape[lead:], POSITIONS)]) for shape in op.shapes]
 
 
@@ -28,7 +32,7 @@ def im2col(op: Operation) -> Labels:
     x = op.tensor
     op.freeze(x.axes[-2:], POSITIONS)
     channels, window = x.axes[-3], op.shape[-2] // x.shape[-3]
-    inside = fresh(window, op.reason(POSITIONS))
+    inside = fresh(window, because(POSITIONS))
     return Labels([*x.axes[:-3], multiply([channels, inside]), *op.fixed(op.shape[-1:], "windows")])
 
 
@@ -65,7 +69,7 @@ def pixel_unshuffle(op: Operation) -> Labels:
     """A grid becomes channels."""
     x = op.tensor
     op.freeze(x.axes[-2:], POSITIONS)
-    grid = fresh(op.shape[-3] // x.shape[-3], op.reason(POSITIONS))
+    grid = fresh(op.shape[-3] // x.shape[-3], because(POSITIONS))
     channels = multiply([x.axes[-3], grid])
     return Labels([*x.axes[:-3], channels, *op.fixed(op.shape[-2:], POSITIONS)])
 

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from subflot.channels.axes import Axis, cut, divide, fresh, length, multiply, unify
+from subflot.channels.axes import Axis, because, cut, divide, fresh, length, multiply, unify
 from subflot.channels.operation import Labels, Operation, Origin, Result, opaque, rule
+
+NUMBERED = "entries are taken by number"
 
 
 @rule("view", "_unsafe_view", "reshape", "_reshape_alias")
@@ -34,6 +36,27 @@ def view(op: Operation) -> Labels:
         [axes.get(axis, [()]) for axis in rank],
         None if x.origins is None else [origins.get(axis) for axis in rank],
     )
+
+
+@rule("as_strided")
+def as_strided(op: Operation) -> Labels:
+    """Memory read in another way, unless only axes of length one are concerned."""
+    x, strides = op.tensor, list(op.args["stride"])
+    moved = [axis for axis, size in enumerate(op.shape) if size > 1]
+    same_shape = op.shape == x.shape and not op.args.get("storage_offset")
+    if same_shape and all(strides[axis] == x.strides[axis] for axis in moved):
+        return Labels(list(x.axes), x.origins, x.is_boolean)
+    return opaque(op, "memory is read in another way")[0]
+
+
+@rule("diagonal")
+def diagonal(op: Operation) -> Labels:
+    """Entries with equal numbers on two axes."""
+    x = op.tensor
+    pair = {op.dim("dim1", 0), op.dim("dim2", 1)}
+    op.freeze([x.axes[axis] for axis in pair], NUMBERED)
+    rest = [own for axis, own in enumerate(x.axes) if axis not in pair]
+    return Labels([*rest, *op.fixed(op.shape[-1:], NUMBERED)])
 
 
 def _entries(shape: Sequence[int], axes: Iterable[int]) -> int:
@@ -100,7 +123,7 @@ def repeat(op: Operation) -> Labels:
     for axis, size in enumerate(op.shape):
         own: Axis = x.axes[axis - lead] if axis >= lead else [()]
         copies = size // length(own)
-        spread = fresh(copies, op.reason("copies") if length(own) > 1 else None)
+        spread = fresh(copies, because("copies") if length(own) > 1 else None)
         axes.append(multiply([spread, own]))
     return Labels(axes)
 
@@ -166,7 +189,7 @@ def take_slice(op: Operation) -> Labels:
 def select(op: Operation) -> Result:
     """Entries by their number."""
     x, dim = op.tensor, op.dim()
-    op.freeze([x.axes[dim]], "entries are taken by number")
+    op.freeze([x.axes[dim]], NUMBERED)
     origins = None if x.origins is None else [*x.origins[:dim], *x.origins[dim + 1 :]]
     return [Labels([*x.axes[:dim], *x.axes[dim + 1 :]], origins) for _ in op.shapes]
 
@@ -175,8 +198,8 @@ def select(op: Operation) -> Result:
 def index_select(op: Operation) -> Labels:
     """Entries by their numbers."""
     x, dim = op.tensor, op.dim()
-    op.freeze([x.axes[dim]], "entries are taken by number")
-    return _with_axis(x, dim, op.fixed([op.shape[dim]], "entries are taken by number")[0])
+    op.freeze([x.axes[dim]], NUMBERED)
+    return _with_axis(x, dim, op.fixed([op.shape[dim]], NUMBERED)[0])
 
 
 @rule("index")
@@ -189,21 +212,67 @@ def index(op: Operation) -> Labels:
         return opaque(op, "several masks")[0]
     width = len(indices[given[0]]) if indices[given[0]].is_boolean else 1
     taken = set(range(given[0], given[0] + width)) if width > 1 else set(given)
-    op.freeze([x.axes[axis] for axis in taken], "entries are taken by number")
-    op.freeze([axis for one in given for axis in indices[one].axes], "entries are taken by number")
+    op.freeze([x.axes[axis] for axis in taken], NUMBERED)
+    op.freeze([axis for one in given for axis in indices[one].axes], NUMBERED)
     rest = [x.axes[axis] for axis in range(len(x)) if axis not in taken]
     adjacent = max(taken) - min(taken) + 1 == len(taken)
     lead = min(taken) if adjacent else 0
     new = len(op.shape) - len(rest)
-    fixed = op.fixed(op.shape[lead : lead + new], "entries are taken by number")
+    fixed = op.fixed(op.shape[lead : lead + new], NUMBERED)
     return Labels([*rest[:lead], *fixed, *rest[lead:]])
+
+
+@rule("index_put", "_index_put_impl", "_unsafe_index_put")
+def index_put(op: Operation) -> Labels:
+    """Values written where `index` would read."""
+    x, values = op.tensor, op.args["values"]
+    given = [axis for axis, one in enumerate(op.args["indices"]) if one is not None]
+    width = len(op.args["indices"][given[0]]) if op.args["indices"][given[0]].is_boolean else 1
+    taken = set(range(given[0], given[0] + width)) if width > 1 else set(given)
+    op.freeze([x.axes[axis] for axis in taken], NUMBERED)
+    op.freeze([a for one in given for a in op.args["indices"][one].axes], NUMBERED)
+    behind = len(x) - max(taken) - 1  # Axes after the indexed ones line up with the values'.
+    for back, axis in enumerate(reversed(values.axes), start=1):
+        if back <= behind and length(axis) > 1:
+            unify(axis, x.axes[-back])
+        else:
+            op.freeze([axis], NUMBERED)
+    if any(axis not in taken for axis in range(max(taken))) and len(values) > behind:
+        op.freeze([x.axes[axis] for axis in range(max(taken))], NUMBERED)
+    return Labels(list(x.axes))
+
+
+@rule("index_add", "index_copy", "index_reduce")
+def index_add(op: Operation) -> Labels:
+    """Rows written at numbered places."""
+    x, source, dim = op.tensor, op.args["source"], op.dim()
+    op.freeze([x.axes[dim], source.axes[dim]], NUMBERED)
+    for axis in range(len(x)):
+        if axis != dim:
+            unify(x.axes[axis], source.axes[axis])
+    return Labels(list(x.axes))
+
+
+@rule("scatter", "scatter_add", "scatter_reduce")
+def scatter(op: Operation) -> Labels:
+    """Entries written at numbered places, which differ along the other axes."""
+    x, numbers, dim = op.tensor, op.args["index"], op.dim()
+    written = [numbers] if op.get("src") is None else [numbers, op.args["src"]]
+    op.freeze([x.axes[dim], *(one.axes[dim] for one in written)], NUMBERED)
+    for axis in range(len(x)):
+        for one in written if axis != dim else ():
+            if length(one.axes[axis]) == length(x.axes[axis]):
+                unify(x.axes[axis], one.axes[axis])
+            else:
+                op.freeze([x.axes[axis], one.axes[axis]], "only a part is written")
+    return Labels(list(x.axes))
 
 
 @rule("gather")
 def gather(op: Operation) -> Labels:
     """Entries by their numbers, which differ along the other axes."""
     x, numbers, dim = op.tensor, op.args["index"], op.dim()
-    op.freeze([x.axes[dim], numbers.axes[dim]], "entries are taken by number")
+    op.freeze([x.axes[dim], numbers.axes[dim]], NUMBERED)
     for axis in range(len(x)):
         if axis != dim and length(numbers.axes[axis]) == length(x.axes[axis]):
             unify(x.axes[axis], numbers.axes[axis])
