@@ -1,14 +1,17 @@
 """What cannot be cut is frozen, with the operation, the module and the reason."""
 
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tolerances import DOUBLE
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from subflot import ChannelError, build, take, trace
+from subflot import ChannelError, build, put, take, trace
 from subflot.channels.keep import prefix
 
 IMAGE = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -228,3 +231,168 @@ def test_double_precision_weights_are_not_changed_by_certifying() -> None:
 def test_named_arguments_are_an_example_too() -> None:
     channels = trace(Net(F.relu), {"x": IMAGE})
     assert channels.prunable == ["first", "second"]
+
+
+SCRIPTED = torch.jit.script(nn.Linear(2, 2))
+LAZY = nn.LazyLinear(4)  # type: ignore[no-untyped-call]
+
+
+class Slotted:
+    """An output that keeps its tensor where few look."""
+
+    __slots__ = ("scores",)
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+
+def wrapped(wrap: Callable[[Tensor], object]) -> nn.Module:
+    """A net that returns its result in some wrapping."""
+
+    class Wrapped(Net):
+        def forward(self, x: Tensor) -> Any:
+            return wrap(super().forward(x))
+
+    return Wrapped(F.relu)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        Slotted,
+        lambda y: {"scores": [y]},
+        lambda y: deque([y]),
+        lambda y: (y, y > 0, y.argmax(1)),
+        lambda y: SimpleNamespace(inner=SimpleNamespace(scores=y)),
+    ],
+)
+def test_the_output_axis_is_found_however_it_is_wrapped(wrap: Callable[[Tensor], object]) -> None:
+    channels = trace(wrapped(wrap), IMAGE)
+    assert "head" in channels.frozen
+    assert channels.prunable == ["first", "second"]
+
+
+def test_a_model_that_shows_no_output_is_refused() -> None:
+    with pytest.raises(ChannelError, match="returns no tensor"):
+        trace(wrapped(lambda y: None), IMAGE)
+
+
+def test_masked_outputs_can_be_certified() -> None:
+    mask = torch.tensor([0.0, float("-inf"), 0.0, 0.0])
+    assert trace(wrapped(lambda y: y + mask), IMAGE).prunable == ["first", "second"]
+
+
+class Quartered(Net):
+    """A quarter of the channels, rounded down, goes another way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        quarter = x.shape[1] // 4
+        x = torch.cat([x[:, :quarter].sigmoid(), x[:, quarter:]], 1)
+        return self.head(F.relu(self.second(x)).mean((2, 3)))
+
+
+class Squeezed(Net):
+    """All axes of length one are dropped, a single channel among them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.adaptive_avg_pool2d(F.relu(self.second(self.first(x))), 1).squeeze()
+        return self.head(x)
+
+
+class Shortcut(Net):
+    """A shortcut that appears when two sizes happen to be equal."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        y = self.second(x)
+        y = y + x if y.shape == x.shape else y
+        return self.head(F.relu(y).mean((2, 3)))
+
+
+@pytest.mark.parametrize("kind", [Quartered, Squeezed])
+@pytest.mark.parametrize("rate", [0.25, 0.5, 0.75, 0.9, 0.99])
+def test_whatever_is_free_runs_at_every_rate_and_is_the_full_model_without_the_rest(
+    kind: type[Net], rate: float
+) -> None:
+    torch.manual_seed(0)
+    model = kind(F.relu).double().eval()
+    channels = trace(model, IMAGE.double())
+    kept = prefix(channels, rate)
+    part = take(model.state_dict(), channels, kept)
+    values, _ = put(part, model.state_dict(), channels, kept)
+    full: Any = build(model, channels, values)
+    narrow: Any = build(model, channels, part)
+    with torch.no_grad():
+        torch.testing.assert_close(narrow(IMAGE.double()), full(IMAGE.double()), **DOUBLE)
+
+
+def test_sizes_that_must_not_become_equal_are_frozen() -> None:
+    with pytest.raises(ChannelError, match="puts them in other places"):
+        trace(Shortcut(F.relu), IMAGE)
+
+
+def test_a_space_that_needs_two_channels_keeps_two() -> None:
+    channels = trace(Squeezed(F.relu), IMAGE)
+    assert channels.least == {"second": 2}
+    assert channels.kept_sizes(0.99) == {"first": 1, "second": 2}
+    with pytest.raises(ChannelError, match="at least 2 channels"):
+        take({}, channels, {"second": torch.tensor([0])})
+
+
+def test_a_closure_over_the_original_model_is_refused() -> None:
+    class Closed(Net):
+        def __init__(self) -> None:
+            super().__init__(F.relu)
+            self.shortcut = lambda x: self.first(x)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.second(self.shortcut(x)).mean((2, 3)))
+
+    with pytest.raises(ChannelError, match="uses tensors of the original model"):
+        trace(Closed(), IMAGE)
+
+
+def test_parts_that_cannot_be_seen_in_training_are_an_error_not_a_guess() -> None:
+    class NeedsTargets(Net):
+        def __init__(self) -> None:
+            super().__init__(F.relu)
+            self.extra = nn.Linear(8, 3)
+
+        def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
+            if self.training:
+                assert target is not None, "training needs targets"
+                return self.extra(self.first(x).mean((2, 3)))
+            return super().forward(x)
+
+    with pytest.raises(ChannelError, match=r"`extra.weight` is not used .* training needs targets"):
+        trace(NeedsTargets(), IMAGE)
+
+
+def test_an_example_of_one_shows_the_training_path_behind_batch_norm() -> None:
+    class Extra(Net):
+        def __init__(self) -> None:
+            super().__init__(F.relu)
+            self.norm, self.extra = nn.BatchNorm1d(10), nn.Linear(10, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.norm(self.second(self.first(x)).mean((2, 3)))
+            return self.head(x) if not self.training else self.extra(x)
+
+    channels = trace(Extra(), IMAGE[:1])
+    assert ("extra.weight", 1) in channels.members("second")
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "said"),
+    [
+        (Net(F.relu), 3, "the example is a int"),
+        (nn.Sequential(LAZY, nn.Linear(4, 2)), IMAGE, "has no shape yet"),
+        (SCRIPTED, IMAGE, "scripted module"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_clear_error(
+    model: nn.Module, example: Any, said: str
+) -> None:
+    with pytest.raises(ChannelError, match=said):
+        trace(model, example)

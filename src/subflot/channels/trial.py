@@ -56,10 +56,14 @@ class Trial:
         """Find the largest part of the map that survives changes of size."""
         while True:
             self.coupled, self.least = [], {}
-            bad = self._grow() or self._read() or self._shrink()
+            bad = self._grow() or self._read()
+            if bad:
+                self._reject(bad)
+                continue
+            bad = self._shrink()
             if not bad:
                 return self.map()
-            self._reject(bad)
+            self.rejected |= bad
 
     def map(self) -> ChannelMap:
         """The map as it stands."""
@@ -82,12 +86,19 @@ class Trial:
         return dict.fromkeys(sorted(self.map().unreadable()), reason)
 
     def _shrink(self) -> dict[str, Reason]:
-        """Try small sizes, all of them alike; find the least. Return what cannot be saved."""
+        """Try small sizes, equal to each other and to those that cannot change; find the least.
+
+        A forward pass may do something else where sizes happen to be equal. Return what cannot be
+        saved.
+        """
         groups = self.map().groups()
-        small = min((self.unit(group) for group in groups), default=1)
-        bad = self._culprits(groups, max(2, (small + 1) // 2))
-        if bad or not groups:
-            return bad
+        units = [self.unit(group) for group in groups]
+        others = sorted({self.sizes[space] for space in self.map().frozen} - {1})
+        half = max(2, (min(units, default=1) + 1) // 2)
+        for size in [half, *(other for other in others if other < max(units, default=1))][:4]:
+            bad = self._culprits(groups, size)
+            if bad:
+                return bad
         lonely = set(self._culprits(groups, 1))
         for group in groups:
             if lonely & set(group):
