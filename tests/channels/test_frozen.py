@@ -174,6 +174,27 @@ def test_a_size_written_into_the_forward_pass_freezes_only_what_it_counts() -> N
     assert "does not run with another number of channels" in str(channels.frozen["conv"])
 
 
+def test_a_setting_of_a_module_that_ran_well_is_found_too() -> None:
+    class Ghost(nn.Module):
+        """Some channels and cheap copies of them, cut to a width that is a setting."""
+
+        def __init__(self, inputs: int, width: int) -> None:
+            super().__init__()
+            self.width = width
+            self.main = nn.Conv2d(inputs, width // 2, 1)
+            self.cheap = nn.Conv2d(width // 2, width // 2, 3, padding=1, groups=width // 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.main(x)
+            return torch.cat([x, self.cheap(x)], 1)[:, : self.width]
+
+    channels = trace(
+        nn.Sequential(Ghost(3, 8), nn.ReLU(), Ghost(8, 12), nn.Flatten(), nn.Linear(432, 4)), IMAGE
+    )
+    assert channels.prunable == ["0.main", "2.main"]
+    assert {"0.width", "2.width"} <= set(channels.attributes)
+
+
 def test_a_size_kept_as_a_setting_is_changed_along() -> None:
     class WithSetting(HardCoded):
         def __init__(self) -> None:
@@ -234,7 +255,7 @@ def test_named_arguments_are_an_example_too() -> None:
 
 
 SCRIPTED = torch.jit.script(nn.Linear(2, 2))
-LAZY = nn.LazyLinear(4)  # type: ignore[no-untyped-call]
+LAZY = nn.LazyLinear(4)
 
 
 class Slotted:
@@ -344,7 +365,7 @@ def test_a_closure_over_the_original_model_is_refused() -> None:
     class Closed(Net):
         def __init__(self) -> None:
             super().__init__(F.relu)
-            self.shortcut = lambda x: self.first(x)
+            self.shortcut: Callable[[Tensor], Tensor] = lambda x: self.first(x)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.second(self.shortcut(x)).mean((2, 3)))

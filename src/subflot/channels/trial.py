@@ -9,7 +9,7 @@ channels, spaces are coupled, and what still fails is frozen with what was seen.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
 import torch
@@ -195,32 +195,35 @@ class Trial:
             self.attributes |= found
 
     def _combinations(self, failure: Failure) -> Iterator[Attributes]:
-        """One, two or three settings that might have to change, the fewest first."""
-        candidates = list(self._candidates(failure))
-        for count in (1, 2, 3):
-            for chosen in combinations(candidates, count):
+        """One, two or three settings that might have to change, the likeliest first."""
+        near = list(self._candidates(failure, is_near=True))
+        yield from near
+        yield from islice(self._candidates(failure, is_near=False), MAX_TRIALS // 2)
+        for count in (2, 3):
+            for chosen in combinations(near, count):
                 together = {name: counted for one in chosen for name, counted in one.items()}
                 if len(together) == count:
                     yield together
 
-    def _candidates(self, failure: Failure) -> Iterator[Attributes]:
-        """Settings of the modules that failed whose value is the length of some known axis."""
+    def _candidates(self, failure: Failure, *, is_near: bool) -> Iterator[Attributes]:
+        """Settings whose value is the length of an axis of the module, or of one elsewhere.
+
+        The modules that failed come first, but the one that holds the setting may have run well
+        and passed on what fails later.
+        """
         channels = self.map()
-        counted: dict[int, list[Segments]] = {}
-        for segments in _countable(channels):
-            known = counted.setdefault(sum(s.size(channels.sizes) for s in segments), [])
-            if segments not in known:
-                known.append(segments)
         modules = dict(self.subject.template.named_modules())
         ran = [name for name in reversed(failure.modules) if name in modules]
         own = [name for name, module in modules.items() if not _is_torch(module)]
-        for name in dict.fromkeys(ran or own):
+        for name in dict.fromkeys([*ran, *own]):
+            counted: dict[int, list[Segments]] | None = None
             for attribute, value in vars(modules[name]).items():
                 path = f"{name}.{attribute}".lstrip(".")
                 entries = list(value) if isinstance(value, tuple | list) else [value]
                 set_already = channels.attributes.get(path, (None,) * len(entries))
                 for place, entry in enumerate(entries):
-                    if type(entry) is int and set_already[place] is None:
+                    if type(entry) is int and entry > 1 and set_already[place] is None:
+                        counted = counted or _countable(channels, name, is_near=is_near)
                         for segments in counted.get(entry, ()):
                             changed = list(set_already)
                             changed[place] = segments
@@ -287,17 +290,27 @@ class Trial:
         self.rejected |= suspects
 
 
-def _countable(channels: ChannelMap) -> Iterator[Segments]:
-    """What a setting may count: an axis, a stretch of one, or the channels of a space."""
+def _countable(channels: ChannelMap, module: str, *, is_near: bool) -> dict[int, list[Segments]]:
+    """What a setting of a module may count, by its value.
+
+    It is an axis, a stretch of one, or the channels of a space, of the module's own tensors (of
+    those around it if it has none); or else of all other tensors.
+    """
+    inside = f"{module}." if module else ""
+    tensors = [axes for n, axes in channels.axes.items() if n.startswith(inside) == is_near]
+    if not tensors and module:
+        return _countable(channels, module.rpartition(".")[0], is_near=is_near)
     free = set(channels.prunable)
-    for axes in channels.axes.values():
-        for segments in axes:
-            if segments and any(segment.space in free for segment in segments):
-                yield segments
-                for segment in segments:
-                    if segment.space in free:
-                        yield (segment,)
-                        yield (Segment(segment.space),)
+    found: dict[int, list[Segments]] = {}
+    for segments in (axis for axes in tensors for axis in axes if axis):
+        spaces = [segment for segment in segments if segment.space in free]
+        ways = [segments, tuple(replace(s, repeat=1) for s in segments)] if spaces else []
+        ways += [way for s in spaces for way in ((s,), (Segment(s.space),))]
+        for way in ways:
+            known = found.setdefault(sum(segment.size(channels.sizes) for segment in way), [])
+            if way not in known:
+                known.append(way)
+    return found
 
 
 def _is_torch(module: nn.Module) -> bool:
