@@ -361,6 +361,14 @@ def test_a_space_that_needs_two_channels_keeps_two() -> None:
         take({}, channels, {"second": torch.tensor([0])})
 
 
+def test_a_space_whose_spread_is_taken_keeps_two_channels() -> None:
+    model = Net(lambda x: x / x.std(1, keepdim=True)).eval()
+    channels = trace(model, IMAGE)
+    narrow = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.99)))
+    assert channels.least == {"first": 2}
+    assert narrow(IMAGE).isfinite().all()
+
+
 def test_a_closure_over_the_original_model_is_refused() -> None:
     class Closed(Net):
         def __init__(self) -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 from traced import traced
 
-from subflot import ChannelError, ChannelMap, Segment, build, put, take
+from subflot import ChannelError, ChannelMap, Segment, build, put, take, trace
 from subflot.channels.keep import largest, prefix, random, rolling
 
 ONE = ChannelMap({"w": ((Segment("h"),), None), "b": ((Segment("h"),),)}, {"h": 4})
@@ -121,3 +122,20 @@ def test_weights_of_no_width_are_refused() -> None:
 def test_a_part_that_does_not_fit_the_kept_channels_is_refused() -> None:
     with pytest.raises(ChannelError, match=r"`w` has 3 entries on axis 0, .* take 2"):
         put({"w": torch.zeros(3, 2)}, {"w": torch.zeros(4, 2)}, ONE, {"h": torch.arange(2)})
+
+
+def test_what_is_no_tensor_in_a_state_dict_goes_along() -> None:
+    class Noted(nn.Sequential):
+        def get_extra_state(self) -> object:
+            return {"note": 1}
+
+        def set_extra_state(self, state: object) -> None:
+            assert state == {"note": 1}
+
+    model = Noted(nn.Linear(3, 4), nn.Linear(4, 2))
+    channels = trace(model, torch.randn(2, 3))
+    kept = prefix(channels, 0.5)
+    part = take(model.state_dict(), channels, kept)
+    build(model, channels, part).load_state_dict(part, strict=True)
+    values, _ = put(part, model.state_dict(), channels, kept)
+    build(model, channels, values).load_state_dict(values, strict=True)

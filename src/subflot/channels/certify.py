@@ -19,44 +19,71 @@ TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torc
 precision that the forward pass uses anywhere."""
 
 
-def wrong_spaces(model: nn.Module, example: Example, channels: ChannelMap) -> dict[str, Reason]:
-    """Find the spaces whose permutation changes the output; none if the map holds."""
-    weights = shaken(model)
-    before, dtype, tolerance = _reference(model, example, channels, weights)
+class Certificate:
+    """The real model with shaken weights, and what it computes: what resized ones must match."""
 
-    def holds(spaces: Iterable[str]) -> bool:
-        generator = torch.Generator().manual_seed(0)
-        order = {s: torch.randperm(channels.sizes[s], generator=generator) for s in spaces}
-        permuted = build(model, channels, take(weights, channels, order), share=True)
-        return alike(before, computed(permuted, example, dtype), tolerance)
-
-    if holds(channels.prunable):
-        return {}
-    reason = Reason("permuting its channels changes the output, and no operation shows why")
-    wrong = [space for space in channels.prunable if not holds([space])]
-    return dict.fromkeys(wrong or channels.prunable, reason)
-
-
-def _reference(
-    model: nn.Module, example: Example, channels: ChannelMap, weights: Weights
-) -> tuple[list[Tensor], torch.dtype, float]:
-    """What the model computes, in the finest precision in which it runs, and the tolerance."""
-    own = next((t.dtype for t in state_of(model).values() if t.is_floating_point()), torch.float32)
-    for dtype in dict.fromkeys((torch.float64, torch.float32, own)):
-        coarsest = _Coarsest()  # type: ignore[no-untyped-call]
-        try:
-            with coarsest:
-                before = computed(build(model, channels, weights, share=True), example, dtype)
-        except (RuntimeError, TypeError) as error:
-            failure = error
-            continue
-        if not any(bool(torch.isfinite(out).any()) for out in before):
+    def __init__(self, model: nn.Module, example: Example, channels: ChannelMap) -> None:
+        self.model, self.example, self.channels = model, example, channels
+        self.weights = shaken(model)
+        floating = (t.dtype for t in state_of(model).values() if t.is_floating_point())
+        dtypes = dict.fromkeys((torch.float64, torch.float32, next(floating, torch.float32)))
+        for dtype in dtypes:  # A model with its own ideas of precision may not run in double.
+            coarsest = _Coarsest()  # type: ignore[no-untyped-call]
+            self.dtype = dtype
+            try:
+                with coarsest:
+                    self.before = self._computed(self.weights)
+                break
+            except (RuntimeError, TypeError) as error:
+                failure = error
+        else:
+            raise ChannelError(f"the model does not run with slightly changed weights: {failure}")
+        self.tolerance = max(TOLERANCE[self.dtype], coarsest.tolerance)
+        if not any(bool(torch.isfinite(out).any()) for out in self.before):
             raise ChannelError(
                 "the output for the example is not finite, so the channel map cannot be certified",
                 hint="give an example for which the model computes finite numbers",
             )
-        return before, dtype, max(TOLERANCE[dtype], coarsest.tolerance)
-    raise ChannelError(f"the model does not run with slightly changed weights: {failure}")
+
+    def wrong_spaces(self) -> dict[str, Reason]:
+        """Find the spaces whose permutation changes the output; none if the map holds."""
+        spaces = self.channels.prunable
+        if self._is_invariant(spaces):
+            return {}
+        reason = Reason("permuting its channels changes the output, and no operation shows why")
+        wrong = [space for space in spaces if not self._is_invariant([space])]
+        return dict.fromkeys(wrong or spaces, reason)
+
+    def lonely_spaces(self) -> set[str]:
+        """Find the spaces with which the output is not finite once one channel of them is left."""
+        groups = self.channels.groups()
+        if self._is_finite(groups):
+            return set()
+        return {space for group in groups if not self._is_finite([group]) for space in group}
+
+    def _is_invariant(self, spaces: Iterable[str]) -> bool:
+        sizes = self.channels.sizes
+        generator = torch.Generator().manual_seed(0)
+        order = {space: torch.randperm(sizes[space], generator=generator) for space in spaces}
+        after = self._computed(take(self.weights, self.channels, order))
+        return alike(self.before, after, self.tolerance)
+
+    def _is_finite(self, groups: Iterable[tuple[str, ...]]) -> bool:
+        least = self.channels.kept_sizes(1 - 1e-9)
+        kept = {space: torch.arange(least[space]) for group in groups for space in group}
+        after = self._computed(take(self.weights, self.channels, kept))
+        return all(
+            torch.isfinite(other).all() or not torch.isfinite(one).all()
+            for one, other in zip(self.before, after, strict=True)
+        )
+
+    def _computed(self, weights: Weights) -> list[Tensor]:
+        """What the model returns with other weights, in evaluation mode."""
+        model = build(self.model, self.channels, weights, share=True).to(self.dtype).eval()
+        args, kwargs = arguments(moved(self.example, dtype=self.dtype))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return tensors_in(model(*args, **kwargs))
 
 
 class _Coarsest(TorchDispatchMode):
@@ -95,15 +122,6 @@ def shaken(model: nn.Module) -> dict[str, Tensor]:
     return weights
 
 
-def computed(model: nn.Module, example: Example, dtype: torch.dtype) -> list[Tensor]:
-    """What a model returns for an example, in evaluation mode and in the given precision."""
-    model = model.to(dtype).eval()
-    args, kwargs = arguments(moved(example, dtype=dtype))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return tensors_in(model(*args, **kwargs))
-
-
 def alike(before: list[Tensor], after: list[Tensor], tolerance: float) -> bool:
     """Whether outputs agree up to rounding; what is not finite must be so in the same places."""
     return len(before) == len(after) and all(
@@ -113,6 +131,8 @@ def alike(before: list[Tensor], after: list[Tensor], tolerance: float) -> bool:
 
 
 def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
     if not one.is_floating_point():
         return torch.equal(one, other)
     one, other = one.double(), other.double()

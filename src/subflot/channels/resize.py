@@ -42,6 +42,7 @@ def put(
     values, owned = {}, {}
     for name, tensor in part.items():
         if not isinstance(tensor, Tensor):
+            values[name] = tensor
             continue
         full = like[name].shape
         mine = torch.ones((1,) * len(full), dtype=torch.bool, device=tensor.device)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from subflot.channels.certify import wrong_spaces
+from subflot.channels.certify import Certificate
 from subflot.channels.draft import Draft
 from subflot.channels.record import (
     Example,
@@ -47,9 +47,10 @@ def trace(model: nn.Module, example: Example) -> ChannelMap:
     trial = Trial(*_observed(model, example))
     channels = trial.settle()
     while channels.prunable:
-        wrong = wrong_spaces(model, example, channels)
+        certificate = Certificate(model, example, channels)
+        wrong = certificate.wrong_spaces()
         if not wrong:
-            return channels
+            return trial.with_least(certificate.lonely_spaces())
         trial.rejected |= wrong
         channels = trial.settle()
     reasons = "\n".join(f"  {space}: {reason}" for space, reason in channels.frozen.items())

@@ -99,12 +99,16 @@ class Trial:
             bad = self._culprits(groups, size)
             if bad:
                 return bad
-        lonely = set(self._culprits(groups, 1))
-        for group in groups:
-            if lonely & set(group):
+        self.with_least(self._culprits(groups, 1))
+        return {}
+
+    def with_least(self, lonely: Iterable[str]) -> ChannelMap:
+        """The map, in which these spaces, and those coupled to them, keep two units at least."""
+        for group in self.map().groups():
+            if set(lonely) & set(group):
                 unit = self.unit(group)
                 self.least |= {space: 2 * self.sizes[space] // unit for space in group}
-        return {}
+        return self.map()
 
     def _culprits(self, groups: Sequence[Group], unit: int) -> dict[str, Reason]:
         """A smallest set of groups that fails at this size, each with what was seen."""
