@@ -112,6 +112,17 @@ def test_the_reason_names_operation_and_module() -> None:
     assert str(reason) == "sort in `mixer`: the order along this axis matters"
 
 
+def numbers(x: Tensor) -> Tensor:
+    """Both rows of the batch, the second first."""
+    return torch.tensor([1, 0], device=x.device)
+
+
+def unpooled(x: Tensor) -> Tensor:
+    """The largest of every four places, where it was."""
+    largest, places = F.max_pool2d(x, 2, return_indices=True)
+    return F.max_unpool2d(largest, places, [2, 2])
+
+
 FREE = {
     "softmax over channels": lambda x: x.softmax(1),
     "fft over positions": lambda x: torch.fft.fft(x, dim=3).real,
@@ -123,6 +134,24 @@ FREE = {
     "roll of positions": lambda x: x.roll(1, 2),
     "interpolation": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "windows and back": lambda x: F.fold(F.unfold(x, 3, padding=1), (6, 6), 3, padding=1),
+    "rows of the batch by number": lambda x: x[torch.arange(2, device=x.device).flip(0)],
+    "places by number": lambda x: x[:, :, :, [1, 0, 3, 2, 5, 4]],
+    "places by numbers of their own": lambda x: x.gather(3, x.argsort(dim=3)),
+    "rows added": lambda x: torch.zeros_like(x).index_add(0, numbers(x), x),
+    "rows written": lambda x: x.clone().index_put((numbers(x),), 2 * x),
+    "places added": lambda x: x.scatter_add(3, x.argsort(dim=3), x),
+    "pooled and unpooled": lambda x: unpooled(x),
+    "diagonal": lambda x: x + x.diagonal(dim1=2, dim2=3)[..., None],
+    "triangle": lambda x: x.tril(),
+    "one row cleared": lambda x: x.clone().index_fill_(2, numbers(x), 0.0),
+    "masked": lambda x: x.masked_fill(x < 0, 0.5).where(x < 1, x),
+    "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x).mean((1, 2))[:, None, None, None] * x,
+    "unit length": lambda x: F.normalize(x, dim=1),
+    "half the places": lambda x: torch.cat([x[..., 3:], x[..., :3]], 3),
+    "spread": lambda x: x + x.mean(1, keepdim=True).expand(-1, x.shape[1], -1, -1),
+    "repeated places": lambda x: x.repeat(1, 1, 2, 1)[:, :, :6],
+    "nearest channels last": lambda x: x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2),
+    "spectrum of places": lambda x: torch.view_as_real(torch.fft.fft2(x))[..., 0],
     "gate": lambda x: x * torch.sigmoid(x),
     "distance to itself": lambda x: (
         x * torch.cdist(x.flatten(2), x.flatten(2)).mean((1, 2))[:, None, None, None]

@@ -242,6 +242,13 @@ def index_put(op: Operation) -> Labels:
     return Labels(list(x.axes))
 
 
+@rule("index_fill")
+def index_fill(op: Operation) -> Labels:
+    """One value at numbered places."""
+    op.freeze([op.tensor.axes[op.dim()]], NUMBERED)
+    return Labels(list(op.tensor.axes))
+
+
 @rule("index_add", "index_copy", "index_reduce")
 def index_add(op: Operation) -> Labels:
     """Rows written at numbered places."""
