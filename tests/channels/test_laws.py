@@ -10,6 +10,7 @@ from torch import Tensor
 from traced import SMALL, traced
 
 from subflot import ChannelMap, build, put, take
+from subflot.channels.keep import prefix
 
 EVERY = [*CASES, *SMALL]
 
@@ -39,6 +40,24 @@ def test_permuting_the_channels_of_any_space_leaves_the_function_unchanged(
     permuted = build(model, channels, take(model.state_dict(), channels, order))
     with torch.no_grad():
         torch.testing.assert_close(permuted(*example), model(*example), **DOUBLE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_everything_that_can_be_cut_is_free(name: str) -> None:
+    _, channels, _ = traced(name)
+    assert len(channels.prunable) == CASES[name].num_prunable
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_input_and_output_axes_are_in_no_prunable_space(name: str) -> None:
+    model, channels, example = traced(name)
+    with torch.no_grad():
+        shape = model(*example).shape
+    half = channels.kept_sizes(0.5)
+    narrow = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
+    with torch.no_grad():
+        assert narrow(*example).shape == shape
+    assert set(half).isdisjoint(channels.frozen)
 
 
 @pytest.mark.parametrize("name", EVERY)
