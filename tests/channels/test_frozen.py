@@ -399,6 +399,16 @@ def test_a_space_that_needs_two_channels_keeps_two() -> None:
         take({}, channels, {"second": torch.tensor([0])})
 
 
+def test_every_space_that_needs_two_channels_keeps_two() -> None:
+    class Twice(Squeezed):
+        def forward(self, x: Tensor) -> Tensor:
+            gate = F.adaptive_avg_pool2d(self.first(x), 1).squeeze()
+            x = self.second(self.first(x) * gate[:, :, None, None])
+            return self.head(F.adaptive_avg_pool2d(x, 1).squeeze())
+
+    assert trace(Twice(F.relu), IMAGE).least == {"first": 2, "second": 2}
+
+
 def test_a_space_whose_spread_is_taken_keeps_two_channels() -> None:
     model = Net(lambda x: x / x.std(1, keepdim=True)).eval()
     channels = trace(model, IMAGE)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from subflot.channels.axes import Reason
-from subflot.channels.record import Example, arguments, moved, tensors_in
+from subflot.channels.example import Example, arguments, moved, tensors_in
 from subflot.channels.resize import build, state_of, take
 from subflot.channels.space import ChannelMap
 from subflot.errors import ChannelError

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from subflot.channels.example import Example, arguments, moved
 from subflot.channels.keep import prefix
-from subflot.channels.record import Example, arguments, moved, on_meta
+from subflot.channels.record import on_meta
 from subflot.channels.resize import build, state_of, take
 from subflot.channels.space import ChannelMap
 from subflot.weights import num_bytes

@@ -5,8 +5,8 @@ from torch import nn
 
 from subflot.channels.certify import Certificate
 from subflot.channels.draft import Draft
+from subflot.channels.example import Example
 from subflot.channels.record import (
-    Example,
     Mode,
     Subject,
     Unrunnable,

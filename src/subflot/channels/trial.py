@@ -99,7 +99,9 @@ class Trial:
             bad = self._culprits(groups, size)
             if bad:
                 return bad
-        self.with_least(self._culprits(groups, 1))
+        while bad := self._culprits(groups, 1):
+            self.with_least(bad)
+            groups = [group for group in groups if not set(group) & set(bad)]
         return {}
 
     def with_least(self, lonely: Iterable[str]) -> ChannelMap:
