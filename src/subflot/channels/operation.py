@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from subflot.channels.axes import RUNNING, Axis, because, freeze, fresh, length
 
@@ -126,10 +125,15 @@ FAMILIES: list[tuple[Callable[[Operation], bool], Rule]] = []
 """Rules of whole families, asked in order when no rule has the name."""
 
 
-def labels_in(tree: Any) -> list[Labels]:
-    """All labels in nested arguments."""
-    leaves = tree_leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Labels))
-    return [leaf for leaf in leaves if isinstance(leaf, Labels)]
+def labels_in(value: Any) -> list[Labels]:
+    """All labels in the arguments of an operation, which are nested in lists at most."""
+    if isinstance(value, Labels):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [label for inner in value for label in labels_in(inner)]
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:

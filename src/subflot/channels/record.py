@@ -16,7 +16,6 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 import subflot.channels.rules  # noqa: F401 - registers them
 from subflot.channels.axes import Axis, Reason, freeze, fresh, resolve
@@ -156,9 +155,9 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        labelled = tree_map(
-            lambda leaf: self.get(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs)
-        )
+        names = (argument.name for argument in func._schema.arguments)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        labelled = {name: self._label(value) for name, value in given.items() if value is not None}
         for used in labels_in(labelled):
             used.is_used = True
         self.step += 1
@@ -166,12 +165,10 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._decide(out)
         tensors = tensors_in(out)
-        names = [argument.name for argument in func._schema.arguments]
-        bound = {**dict(zip(names, labelled[0], strict=False)), **labelled[1]}
         name, is_pointwise, is_random = describe(func)
         operation = Operation(
             name=name,
-            args={key: value for key, value in bound.items() if value is not None},
+            args=labelled,
             shapes=[list(tensor.shape) for tensor in tensors],
             module=self.stack[-1] if self.stack else "",
             is_training=self.is_training,
@@ -184,6 +181,12 @@ class Recorder(TorchDispatchMode):
         for tensor, result in zip(tensors, results, strict=True):
             self.put(tensor, result)
         return out
+
+    def _label(self, value: Any) -> Any:
+        """An argument with labels in the place of its tensors."""
+        if isinstance(value, Tensor):
+            return self.get(value)
+        return [self._label(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def _decide(self, value: Any) -> Any:
         """A number that Python reads, and may branch on; one of them can be turned around."""
