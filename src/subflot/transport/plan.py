@@ -1,0 +1,157 @@
+"""How the channels of one model are carried onto those of another."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+SHORTEST_ROW = 4
+"""Entries that lie together in memory for each channel, from which they are moved in place; with
+fewer it is faster to bring the channels to the front and back."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A sparse transport plan: `mass[e]` goes from channel `source[e]` to channel `target[e]`.
+
+    Entries are ordered by target and then by source, each pair at most once.
+    """
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    mass: NDArray[np.float64]
+    shape: tuple[int, int]
+    """(source, target): channels of each side, also those that carry no mass."""
+    cost: float
+    is_optimal: bool
+    """Proven: no plan with the same marginals costs less, to the rounding of double precision."""
+    has_converged: bool = True
+
+    def dense(self) -> NDArray[np.float64]:
+        """Return the plan as a matrix of shape (source, target)."""
+        matrix = np.zeros(self.shape)
+        matrix[self.source, self.target] = self.mass
+        return matrix
+
+    @cached_property
+    def share(self) -> NDArray[np.float64]:
+        """What part of its target's mass each entry brings: T of Eq. 3, columns summing to one."""
+        return self.mass / np.bincount(self.target, self.mass, self.shape[1])[self.target]
+
+    @cached_property
+    def _num_sources(self) -> NDArray[np.int64]:
+        return np.bincount(self.target, minlength=self.shape[1])
+
+    def carry(self, tensor: Tensor, axis: int = 0) -> Tensor:
+        """Replace the source channels along an axis by target channels.
+
+        Each target channel becomes the mean of the source channels, weighted by the mass they
+        send to it; one that receives nothing becomes zero.
+
+        Example:
+            >>> plan = Plan(np.array([0, 1, 2]), np.array([0, 1, 1]), np.array([0.5, 0.25, 0.25]),
+            ...             shape=(3, 2), cost=0.0, is_optimal=True)
+            >>> plan.carry(torch.tensor([[1.0], [2.0], [4.0]]))
+            tensor([[1.],
+                    [3.]])
+        """
+        if tensor.shape[axis] != self.shape[0]:
+            raise ValueError(
+                f"axis {axis} of a tensor of shape {tuple(tensor.shape)} has not the "
+                f"{self.shape[0]} source channels of the plan"
+            )
+        if (self._num_sources == 1).all():
+            return tensor.index_select(axis, torch.from_numpy(self.source).to(tensor.device))
+        axis %= tensor.ndim
+        before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
+        wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+        if math.prod(after) >= SHORTEST_ROW or not before:
+            rows = wide.reshape(math.prod(tensor.shape[: axis + 1]), -1)
+            carried = self._gather(rows, math.prod(before)).view(*before, self.shape[1], *after)
+        else:
+            first = wide.movedim(axis, 0)
+            carried = self._gather(first.reshape(self.shape[0], -1), 1)
+            carried = carried.view(self.shape[1], *first.shape[1:]).movedim(0, axis)
+        return carried.to(tensor.dtype).contiguous()
+
+    def _gather(self, rows: Tensor, num_blocks: int) -> Tensor:
+        """Carry the rows of several blocks of source channels that follow each other."""
+        block = torch.arange(num_blocks, device=rows.device)[:, None]
+        source = torch.from_numpy(self.source).to(rows.device) + self.shape[0] * block
+        most = int(self._num_sources.max())
+        is_table = (self._num_sources == most).all()
+        if is_table and np.ptp(self.mass) <= 1e-12 * self.mass[0]:
+            # One integer table (target, slot) -> source, all slots alike.
+            return F.embedding_bag(source.view(-1, most), rows, mode="sum").div_(most)
+        starts = torch.from_numpy(np.cumsum(self._num_sources) - self._num_sources)
+        return F.embedding_bag(
+            source.flatten(),
+            rows,
+            (starts.to(rows.device) + len(self.source) * block).flatten(),
+            mode="sum",
+            per_sample_weights=torch.from_numpy(self.share).to(rows).repeat(num_blocks),
+        )
+
+    def share_moved(self) -> float:
+        """Return the share of the mass that goes to a channel of another number."""
+        return float(self.mass[self.source != self.target].sum() / self.mass.sum())
+
+
+def make_plan(
+    source: NDArray[np.integer],
+    target: NDArray[np.integer],
+    mass: NDArray[np.float64],
+    *,
+    shape: tuple[int, int],
+    cost: float,
+    is_optimal: bool,
+    has_converged: bool = True,
+) -> Plan:
+    """Put the entries in order and add up those of one pair."""
+    pair = target.astype(np.int64) * shape[0] + source
+    order = np.argsort(pair, kind="stable")
+    pair, mass = pair[order], mass[order]
+    starts = np.flatnonzero(np.diff(pair, prepend=-1))
+    pair = pair[starts]
+    return Plan(
+        pair % shape[0],
+        pair // shape[0],
+        np.add.reduceat(mass, starts),
+        shape,
+        cost,
+        is_optimal,
+        has_converged,
+    )
+
+
+def identity(size: int) -> Plan:
+    """Return the plan that leaves every channel where it is, at no cost."""
+    index = np.arange(size)
+    return Plan(index, index, np.full(size, 1 / size), (size, size), 0.0, is_optimal=True)
+
+
+def average(plans: Sequence[Plan]) -> Plan:
+    """Return the plan whose column-normalised matrix is the mean of the given ones.
+
+    It is what goes on after a residual addition. Its cost is the mean of theirs.
+    """
+    first, *rest = plans
+    if not rest:
+        return first
+    if any(plan.shape != first.shape for plan in rest):
+        raise ValueError(f"plans of unlike shapes: {[plan.shape for plan in plans]}")
+    return make_plan(
+        np.concatenate([plan.source for plan in plans]),
+        np.concatenate([plan.target for plan in plans]),
+        np.concatenate([plan.share for plan in plans]) / (len(plans) * first.shape[1]),
+        shape=first.shape,
+        cost=sum(plan.cost for plan in plans) / len(plans),
+        is_optimal=False,
+        has_converged=all(plan.has_converged for plan in plans),
+    )
