@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from torch import nn
 
 from subflot.channels.axes import POSITIONS, Atom, Axis, Product, Reason, resolve
+from subflot.channels.flow import Origin, trace_shares
 from subflot.channels.record import Observation
 from subflot.channels.space import ChannelMap, Segment, Segments
 
@@ -131,16 +133,48 @@ class Draft:
 
     def _producers(
         self, axes: Mapping[str, tuple[Segments | None, ...]]
-    ) -> dict[str, tuple[tuple[str, int], ...]]:
-        producers: dict[str, list[tuple[str, int]]] = {}
+    ) -> dict[str, tuple[Origin, ...]]:
+        """The layers that face each space outwards, in the order in which they first run."""
+        producers: dict[str, dict[Origin, None]] = {}
+        for origin in self._makers(axes):
+            for space in _spaces(axes[origin[0]][origin[1]]):
+                producers.setdefault(space, {})[origin] = None
+        return {space: tuple(found) for space, found in producers.items()}
+
+    def _makers(self, axes: Mapping[str, tuple[Segments | None, ...]]) -> Iterator[Origin]:
         for (name, axis), role in self.observation.roles.items():
             if role == "out" and len(axes[name]) > 1:
-                for segment in axes[name][axis] or ():
-                    if segment.space is not None:
-                        found = producers.setdefault(segment.space, [])
-                        if (name, axis) not in found:
-                            found.append((name, axis))
-        return {space: tuple(found) for space, found in producers.items()}
+                yield name, axis
+
+    def with_shares(self, channels: ChannelMap) -> ChannelMap:
+        """Add to a map how much of each layer every tensor sees.
+
+        Producers are then only the layers that make a space anew: a depthwise convolution, or a
+        recurrent weight, passes on what it is given.
+        """
+        free, axes = set(channels.prunable), channels.axes
+        made = {(name, axis): _spaces(axes[name][axis]) for name, axis in self._makers(axes)}
+        flows = dict.fromkeys(self.observation.flows)
+        entering = {
+            id(flow): {
+                space
+                for axis in flow.entering
+                for space in _spaces(self._segments(resolve(axis), free))
+            }
+            for flow in flows
+        }
+        shares = trace_shares(flows, made, entering)
+        seen = {
+            (name, axis): {s: shares[f][s] for s in _spaces(axes[name][axis]) if s in shares[f]}
+            for (name, axis), f in self.observation.flow_of.items()
+        }
+        makers = {maker for mixed in shares.values() for one in mixed.values() for maker in one}
+        producers = {
+            space: tuple(o for o in origins if o in makers) or origins
+            for space, origins in channels.producers.items()
+        }
+        inputs = frozenset(o for o, role in self.observation.roles.items() if role == "in")
+        return replace(channels, producers=producers, inputs=inputs, shares=seen)
 
     def _attributes(
         self, axes: Mapping[str, tuple[Segments | None, ...]], free: set[str]
@@ -206,6 +240,11 @@ def matches(value: object, counted: tuple[Segments | None, ...], sizes: Mapping[
         segments is None or (type(entry) is int and entry == sum(s.size(sizes) for s in segments))
         for entry, segments in zip(entries, counted, strict=True)
     )
+
+
+def _spaces(segments: Segments | None) -> list[str]:
+    """The spaces along an axis, each once."""
+    return list(dict.fromkeys(s.space for s in segments or () if s.space is not None))
 
 
 def _atoms(axis: Axis) -> Iterator[tuple[Atom, bool]]:

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 
 from subflot.channels.axes import RUNNING, Axis, because, freeze, fresh, length
-
-Origin = tuple[str, int]
-"""Name and axis of a tensor in the state dict."""
+from subflot.channels.flow import Flow, Origin, merged
 
 
 @dataclass
@@ -29,6 +27,8 @@ class Labels:
     positions: list[Axis] = field(default_factory=list)
     """Axes whose order the values speak of (indices of a maximum): frozen once they are used."""
     is_used: bool = False
+    flow: Flow | None = None
+    """Where the channels of an activation come from."""
 
     @property
     def shape(self) -> list[int]:
@@ -59,6 +59,12 @@ class Operation:
     """Grows: whether an axis of a weight faces what goes in or what comes out."""
     attributes: dict[tuple[str, str], list[Axis]]
     """Grows: settings of modules that count channels, as (module, attribute)."""
+    flows: list[Flow]
+    """Grows: all flows, in the order in which they arise."""
+    flow_of: dict[Origin, Flow]
+    """Grows: the flow that meets an axis of a weight."""
+    makers: list[Origin] = field(default_factory=list)
+    """Grows: axes of weights that face what comes out of this operation."""
 
     @property
     def shape(self) -> list[int]:
@@ -107,6 +113,7 @@ class Operation:
         origin = weight.origin(axis)
         if origin is not None:
             self.roles.setdefault(origin, role)
+            self.makers += [origin] if role == "out" else []
 
     def setting(self, attribute: str, *axes: Axis, weight: Labels | None = None) -> None:
         """Note what a setting of the running module, or of the weight's own, counts."""
@@ -165,11 +172,31 @@ def apply(operation: Operation, custom: str = "") -> list[Labels]:
     """
     token = RUNNING.set((custom or operation.name, operation.module))
     try:
-        if custom:
-            return opaque(operation, "a custom autograd function")
-        return _apply(operation)
+        text = "a custom autograd function"
+        labels = opaque(operation, text) if custom else _apply(operation)
     finally:
         RUNNING.reset(token)
+    _follow(operation, labels)
+    return labels
+
+
+def _follow(operation: Operation, results: Iterable[Labels]) -> None:
+    """Note from where the channels come that the weights of an operation meet and pass on."""
+    activations = [used for used in operation.inputs() if used.origins is None]
+    entering = merged(used.flow for used in activations)
+    leaving = entering
+    if operation.makers:
+        axes = [axis for used in activations for axis in used.axes]
+        leaving = Flow(() if entering is None else (entering,), operation.makers, axes)
+    operation.flows += [flow for flow in (entering, leaving) if flow is not None]
+    met = [origin for used in operation.inputs() for origin in used.origins or () if origin]
+    for flow, origins in ((leaving, operation.makers), (entering, met)):
+        if flow is not None:
+            for origin in origins:
+                operation.flow_of.setdefault(origin, flow)
+    for result in results:
+        if result.origins is None:
+            result.flow = leaving
 
 
 def _apply(operation: Operation) -> list[Labels]:

@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import subflot.channels.rules  # noqa: F401 - registers them
 from subflot.channels.axes import Axis, Reason, freeze, fresh, resolve
 from subflot.channels.example import Example, arguments, moved, tensors_in
+from subflot.channels.flow import Flow, Origin
 from subflot.channels.operation import (
     Labels,
     Operation,
-    Origin,
     apply,
     describe,
     labels_in,
@@ -54,6 +54,8 @@ class Observation:
     """Tensor of the state dict -> its axes."""
     roles: dict[Origin, str] = field(default_factory=dict)
     attributes: dict[tuple[str, str], list[Axis]] = field(default_factory=dict)
+    flows: list[Flow] = field(default_factory=list)
+    flow_of: dict[Origin, Flow] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
     """Tensors that no operation has read."""
     first_mode_shows_all: bool = True
@@ -176,6 +178,8 @@ class Recorder(TorchDispatchMode):
             is_random=is_random,
             roles=self.observation.roles,
             attributes=self.observation.attributes,
+            flows=self.observation.flows,
+            flow_of=self.observation.flow_of,
         )
         results = apply(operation, custom=_custom_function())
         for tensor, result in zip(tensors, results, strict=True):

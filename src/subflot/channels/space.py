@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from subflot.channels.axes import Reason
+from subflot.channels.flow import Origin, Shares
 from subflot.errors import ChannelError
 from subflot.weights import Weights
 
@@ -54,8 +55,12 @@ class ChannelMap:
     """Spaces that the forward pass needs in a fixed proportion, such as all heads together."""
     least: Mapping[str, int] = field(default_factory=dict)
     """Spaces with which the forward pass does not run below some number of channels."""
-    producers: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    producers: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
     """Space -> the (tensor, axis) whose layers make its channels."""
+    inputs: frozenset[Origin] = frozenset()
+    """The (tensor, axis) that face what goes into a layer."""
+    shares: Mapping[Origin, Mapping[str, Shares]] = field(default_factory=dict)
+    """(Tensor, axis) -> space -> the producers whose channels meet it, with their shares."""
     attributes: Mapping[str, tuple[Segments | None, ...]] = field(default_factory=dict)
     """Settings of modules that count channels: `module.attribute` -> what it counts."""
 

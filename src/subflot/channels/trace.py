@@ -50,7 +50,7 @@ def trace(model: nn.Module, example: Example) -> ChannelMap:
         certificate = Certificate(model, example, channels)
         wrong = certificate.wrong_spaces()
         if not wrong:
-            return trial.with_least(certificate.lonely_spaces())
+            return trial.draft.with_shares(trial.with_least(certificate.lonely_spaces()))
         trial.rejected |= wrong
         channels = trial.settle()
     reasons = "\n".join(f"  {space}: {reason}" for space, reason in channels.frozen.items())

@@ -136,22 +136,28 @@ def identity(size: int) -> Plan:
     return Plan(index, index, np.full(size, 1 / size), (size, size), 0.0, is_optimal=True)
 
 
-def average(plans: Sequence[Plan]) -> Plan:
+def average(plans: Sequence[Plan], shares: Sequence[float] = ()) -> Plan:
     """Return the plan whose column-normalised matrix is the mean of the given ones.
 
     It is what goes on after a residual addition. Its cost is the mean of theirs.
+
+    Args:
+        plans: of one shape.
+        shares: what each counts, adding up to one; all alike if none are given.
     """
     first, *rest = plans
     if not rest:
         return first
     if any(plan.shape != first.shape for plan in rest):
         raise ValueError(f"plans of unlike shapes: {[plan.shape for plan in plans]}")
+    parts = list(shares) or [1 / len(plans)] * len(plans)
+    mass = [plan.share * part for plan, part in zip(plans, parts, strict=True)]
     return make_plan(
         np.concatenate([plan.source for plan in plans]),
         np.concatenate([plan.target for plan in plans]),
-        np.concatenate([plan.share for plan in plans]) / (len(plans) * first.shape[1]),
+        np.concatenate(mass) / first.shape[1],
         shape=first.shape,
-        cost=sum(plan.cost for plan in plans) / len(plans),
+        cost=sum(plan.cost * part for plan, part in zip(plans, parts, strict=True)),
         is_optimal=False,
         has_converged=all(plan.has_converged for plan in plans),
     )

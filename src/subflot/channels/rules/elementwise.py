@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from subflot.channels.axes import cut, fresh, length, unify
+from subflot.channels.flow import Origin
 from subflot.channels.operation import (
     Labels,
     Operation,
-    Origin,
     Result,
     family,
     opaque,

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from subflot.channels.axes import Axis, because, cut, divide, fresh, length, multiply, unify
-from subflot.channels.operation import Labels, Operation, Origin, Result, opaque, rule
+from subflot.channels.flow import Origin
+from subflot.channels.operation import Labels, Operation, Result, opaque, rule
 
 NUMBERED = "entries are taken by number"
 

@@ -1,0 +1,205 @@
+"""Carry one model onto another of the same family and any width, layer by layer (Eq. 3 to 5)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from subflot.channels.flow import Origin
+from subflot.channels.space import ChannelMap, Segment, Segments
+from subflot.errors import SubflotError
+from subflot.transport.distance import distances
+from subflot.transport.plan import Plan, average
+from subflot.transport.solve import Kind, solve
+from subflot.weights import Weights
+
+Residual = Literal["average", "joint"]
+InputMap = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A source model in the shapes of a target model, and the plans that carried it."""
+
+    weights: dict[str, Tensor]
+    plans: Mapping[str, Mapping[Origin, Plan]]
+    """Space -> the layers that make it -> the plan of each, shape (source, target)."""
+
+
+@torch.no_grad()
+def align(
+    source: Weights,
+    target: Weights,
+    channels: ChannelMap,
+    *,
+    plan: Kind = "balanced",
+    residual: Residual = "average",
+    input_map: InputMap = "mean",
+    entropy: float = 0.0,
+) -> Alignment:
+    """Carry the channels of `source` to those of `target` that they match best.
+
+    The layers are walked from input to output. Each one's weights are first carried along their
+    inputs, by the plans of the layers before; then its channels are matched by the distance of
+    what is left.
+
+    Args:
+        source: weights of one model of the family.
+        target: weights of another, of any width.
+        channels: the map of the family.
+        plan: `balanced` sends every channel somewhere; `partial` matches one to one and leaves the
+            wider side's other channels out.
+        residual: behind a sum of branches, `average` goes on with the mean of their plans (the
+            paper); `joint` matches all layers that make a space with one plan.
+        input_map: on the input side `mean` averages the merged channels (Eq. 3); `sum` adds them,
+            which keeps the function when they are copies of each other.
+        entropy: positive for blurred plans; see `solve`.
+    """
+    for setting, value, known in (
+        ("residual", residual, ("average", "joint")),
+        ("input_map", input_map, ("mean", "sum")),
+    ):
+        if value not in known:
+            raise SubflotError(f"unknown {setting} {value!r}", hint=" or ".join(known))
+    return _Walk(source, target, channels, plan, residual, input_map, entropy).run()
+
+
+class _Walk:
+    """The walk over one pair of models: what is fixed, and the plans found so far."""
+
+    def __init__(
+        self,
+        source: Weights,
+        target: Weights,
+        channels: ChannelMap,
+        kind: Kind,
+        residual: Residual,
+        input_map: InputMap,
+        entropy: float,
+    ) -> None:
+        self.source, self.target, self.channels = source, target, channels
+        self.kind, self.residual, self.entropy = kind, residual, entropy
+        self.adds_inputs = input_map == "sum" and kind == "balanced"
+        self.sizes = channels.sizes_of(source)
+        self.target_sizes = channels.sizes_of(target)
+        self.plans: dict[str, dict[Origin, Plan]] = {}
+        self.free = set(channels.prunable)
+        self._averages: dict[object, Plan] = {}
+
+    def run(self) -> Alignment:
+        producers = self.channels.producers
+        makers = {origin for space in self.free for origin in producers.get(space, ())}
+        for origin in [o for o in self.channels.shares if o in makers]:
+            for space in dict.fromkeys(s.space for s in self._segments(origin)):
+                if space in self.free and origin in producers[space]:
+                    self._match(origin, space)
+        carried = {name: self._carried(name, tensor) for name, tensor in self.source.items()}
+        return Alignment(carried, self.plans)
+
+    def _segments(self, origin: Origin) -> Segments:
+        return self.channels.axes[origin[0]][origin[1]] or ()
+
+    def _match(self, origin: Origin, space: str) -> None:
+        """Find the plan of the channels of a space that a layer makes."""
+        found = self.plans.setdefault(space, {})
+        if origin in found:
+            return
+        together = (origin,) if self.residual == "average" else self.channels.producers[space]
+        cost: Tensor | None = None
+        for maker in together:
+            one = distances(*self._rows(maker, space), name=maker[0])
+            cost = one if cost is None else cost + one
+        assert cost is not None
+        plan = solve(cost, plan=self.kind, entropy=self.entropy, name=origin[0])
+        found.update(dict.fromkeys(together, plan))
+
+    def _rows(self, origin: Origin, space: str) -> tuple[Tensor, Tensor]:
+        """What tells the channels of a space apart in one layer, in source and target."""
+        name, own = origin
+        source, target = self.source[name].float(), self.target[name].float()
+        for axis in range(source.dim()):
+            spaces = {s.space for s in self._segments((name, axis))} & self.free
+            if axis == own or not spaces:
+                continue
+            if all(self._plan((name, axis), other) for other in spaces - {None} if other):
+                source = self._carry(source, (name, axis))
+            else:  # Not matched yet, as in a loop: only what no order changes can be compared.
+                source, target = _moments(source, axis), _moments(target, axis)
+        sides = ((source, self.sizes), (target, self.target_sizes))
+        rows, others = (_channels(side, own, self._segments(origin), space, n) for side, n in sides)
+        return rows, others
+
+    def _plan(self, origin: Origin, space: str) -> Plan | None:
+        """The plan of a space as it is met on an axis of a tensor."""
+        found = self.plans.get(space)
+        if not found:
+            return None
+        if origin in found:
+            return found[origin]
+        met = self.channels.shares.get(origin, {}).get(space, {})
+        shares = {maker: share for maker, share in met.items() if maker in found}
+        shares = shares or dict.fromkeys(found, 1.0)
+        key = (space, *sorted(shares.items()))
+        if key not in self._averages:
+            total = sum(shares.values())
+            parts = [share / total for share in shares.values()]
+            unique = {id(found[maker]): found[maker] for maker in shares}
+            self._averages[key] = (
+                next(iter(unique.values()))
+                if len(unique) == 1
+                else average([found[maker] for maker in shares], parts)
+            )
+        return self._averages[key]
+
+    def _carried(self, name: str, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        for axis in range(tensor.dim()):
+            tensor = self._carry(tensor, (name, axis))
+        return tensor
+
+    def _carry(self, tensor: Tensor, origin: Origin) -> Tensor:
+        """Carry a tensor along one of its axes, stretch by stretch."""
+        axis, segments = origin[1], self._segments(origin)
+        plans = [s.space and s.space in self.free and self._plan(origin, s.space) for s in segments]
+        if not any(plans):
+            return tensor
+        adds = self.adds_inputs and origin in self.channels.inputs
+        pieces = tensor.split([s.size(self.sizes) for s in segments], axis)
+        moved = [
+            _moved(piece, axis, segment, plan, adds=adds) if plan else piece
+            for piece, segment, plan in zip(pieces, segments, plans, strict=True)
+        ]
+        return torch.cat(moved, axis) if len(moved) > 1 else moved[0]
+
+
+def _moved(piece: Tensor, axis: int, segment: Segment, plan: Plan, *, adds: bool) -> Tensor:
+    """Carry one stretch of an axis, which holds copies of channels of several entries."""
+    if segment.copies == segment.repeat == 1:
+        result = plan.carry(piece, axis)
+    else:
+        parts = piece.unflatten(axis, (segment.copies, plan.shape[0], segment.repeat))
+        result = plan.carry(parts, axis + 1).flatten(axis, axis + 2)
+    return result * (plan.shape[0] / plan.shape[1]) if adds else result
+
+
+def _moments(tensor: Tensor, axis: int) -> Tensor:
+    """Mean and spread along an axis, which no permutation changes."""
+    mean = tensor.mean(axis, keepdim=True)
+    spread = tensor.std(axis, correction=0, keepdim=True)
+    return torch.cat([mean, spread], axis)
+
+
+def _channels(
+    tensor: Tensor, axis: int, segments: Segments, space: str, sizes: Mapping[str, int]
+) -> Tensor:
+    """One row per channel of a space, with all its entries in a tensor, shape (channels, ...)."""
+    rows = []
+    pieces = tensor.split([segment.size(sizes) for segment in segments], axis)
+    for piece, segment in zip(pieces, segments, strict=True):
+        if segment.space == space:
+            parts = piece.unflatten(axis, (segment.copies, sizes[space], segment.repeat))
+            rows.append(parts.movedim(axis + 1, 0).flatten(1))
+    return torch.cat(rows, 1) if len(rows) > 1 else rows[0]
