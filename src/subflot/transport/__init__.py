@@ -1,6 +1,17 @@
 from subflot.transport.align import Alignment, align
 from subflot.transport.distance import distances
+from subflot.transport.merge import RunningMean, fuse
 from subflot.transport.plan import Plan, average, identity
 from subflot.transport.solve import solve
 
-__all__ = ["Alignment", "Plan", "align", "average", "distances", "identity", "solve"]
+__all__ = [
+    "Alignment",
+    "Plan",
+    "RunningMean",
+    "align",
+    "average",
+    "distances",
+    "fuse",
+    "identity",
+    "solve",
+]

@@ -118,7 +118,7 @@ class _Walk:
     def _rows(self, origin: Origin, space: str) -> tuple[Tensor, Tensor]:
         """What tells the channels of a space apart in one layer, in source and target."""
         name, own = origin
-        source, target = self.source[name].float(), self.target[name].float()
+        source, target = self.source[name], self.target[name]
         for axis in range(source.dim()):
             spaces = {s.space for s in self._segments((name, axis))} & self.free
             if axis == own or not spaces:
@@ -187,8 +187,7 @@ def _moved(piece: Tensor, axis: int, segment: Segment, plan: Plan, *, adds: bool
 
 def _moments(tensor: Tensor, axis: int) -> Tensor:
     """Mean and spread along an axis, which no permutation changes."""
-    mean = tensor.mean(axis, keepdim=True)
-    spread = tensor.std(axis, correction=0, keepdim=True)
+    spread, mean = torch.std_mean(tensor, axis, correction=0, keepdim=True)
     return torch.cat([mean, spread], axis)
 
 
