@@ -160,22 +160,24 @@ def mean(rows: Tensor, plan: list[list[int]], axis: int = 0) -> Tensor:
     return torch.stack([torch.as_tensor(part) for part in parts], axis)
 
 
+def drawn(like: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Random numbers in the place of every fraction."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in like.items()
+    }
+
+
 def pair(
     model: nn.Module, example: Tensor
 ) -> tuple[ChannelMap, dict[str, Tensor], dict[str, Tensor]]:
     """A map, random weights of full width, and others of half the width."""
-    generator = torch.Generator().manual_seed(4)
     channels = trace(model, example)
-    full, half = model.state_dict(), take(model.state_dict(), channels, prefix(channels, 0.5))
-    return channels, *(
-        {
-            n: torch.rand(t.shape, generator=generator, dtype=torch.float64)
-            if t.is_floating_point()
-            else t
-            for n, t in weights.items()
-        }
-        for weights in (full, half)
-    )
+    half = take(model.state_dict(), channels, prefix(channels, 0.5))
+    return channels, drawn(model.state_dict(), 4), drawn(half, 5)
 
 
 def check(got: dict[str, Tensor], **expected: Tensor) -> None:

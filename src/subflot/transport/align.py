@@ -87,6 +87,8 @@ class _Walk:
         self.plans: dict[str, dict[Origin, Plan]] = {}
         self.free = set(channels.prunable)
         self._averages: dict[object, Plan] = {}
+        self._done: dict[str, Tensor] = {}
+        self._entered: dict[str, Tensor] = {}
 
     def run(self) -> Alignment:
         producers = self.channels.producers
@@ -95,8 +97,17 @@ class _Walk:
             for space in dict.fromkeys(s.space for s in self._segments(origin)):
                 if space in self.free and origin in producers[space]:
                     self._match(origin, space)
-        carried = {name: self._carried(name, tensor) for name, tensor in self.source.items()}
-        return Alignment(carried, self.plans)
+            self._finish(origin)
+        for name in self.source:
+            if name not in self._done:
+                self._done[name] = self._carried(name)
+        return Alignment({name: self._done[name] for name in self.source}, self.plans)
+
+    def _finish(self, origin: Origin) -> None:
+        """Carry the outputs of a layer whose inputs were carried to match it."""
+        entered = self._entered.pop(origin[0], None)
+        if entered is not None:
+            self._done[origin[0]] = self._carry(entered, origin)
 
     def _segments(self, origin: Origin) -> Segments:
         return self.channels.axes[origin[0]][origin[1]] or ()
@@ -118,15 +129,19 @@ class _Walk:
     def _rows(self, origin: Origin, space: str) -> tuple[Tensor, Tensor]:
         """What tells the channels of a space apart in one layer, in source and target."""
         name, own = origin
-        source, target = self.source[name], self.target[name]
+        source, target = self._entered.get(name, self.source[name]), self.target[name]
+        is_new, is_whole = name not in self._entered, True
         for axis in range(source.dim()):
             spaces = {s.space for s in self._segments((name, axis))} & self.free
             if axis == own or not spaces:
                 continue
-            if all(self._plan((name, axis), other) for other in spaces - {None} if other):
-                source = self._carry(source, (name, axis))
+            if all(self._plan((name, axis), other) for other in spaces if other):
+                source = self._carry(source, (name, axis)) if is_new else source
             else:  # Not matched yet, as in a loop: only what no order changes can be compared.
                 source, target = _moments(source, axis), _moments(target, axis)
+                is_whole = False
+        if is_whole and self.residual == "average":
+            self._entered[name] = source
         sides = ((source, self.sizes), (target, self.target_sizes))
         rows, others = (_channels(side, own, self._segments(origin), space, n) for side, n in sides)
         return rows, others
@@ -153,7 +168,8 @@ class _Walk:
             )
         return self._averages[key]
 
-    def _carried(self, name: str, tensor: Tensor) -> Tensor:
+    def _carried(self, name: str) -> Tensor:
+        tensor = self.source[name]
         if not tensor.is_floating_point():
             return tensor
         for axis in range(tensor.dim()):
