@@ -5,9 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from matplotlib.image import imread
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+from torch.testing import assert_close
 
-from subflot import cli
+from subflot import build, cli, take, trace
+from subflot.models.load import load
+from subflot.transport import align, solve
+from subflot.transport.diagnose import diagnose
 
 NET = """
 import torch
@@ -145,7 +155,194 @@ def test_the_installed_command_answers_and_shows_no_traceback(file: str) -> None
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["cost", "trace"])
+@pytest.mark.parametrize("command", ["align", "cost", "trace"])
 def test_every_help_ends_with_an_example(subflot, command: str) -> None:  # type: ignore[no-untyped-def]
     _, out, _ = subflot(command, "--help")
     assert out.strip().splitlines()[-1].strip().startswith("Example: subflot")
+
+
+@pytest.fixture
+def files(tmp_path: Path, file: str) -> dict[str, str]:
+    """A model, its half-width prefix slice, and files that something is wrong with."""
+    torch.manual_seed(0)
+    module, example = load(f"{file}:Net", ["6"])
+    wide = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    channels = trace(module, example)
+    first = {space: torch.arange(k) for space, k in channels.kept_sizes(0.5).items()}
+    digits = load("digits-cnn")[0].state_dict()
+    saved = {
+        "WIDE": wide,
+        "HALF": take(wide, channels, first),
+        "MORE": wide | {"more": torch.zeros(2)},
+        "LESS": {name: tensor for name, tensor in wide.items() if name != "b.bias"},
+        "CLASSES": wide | {"c.weight": torch.zeros(4, 7), "c.bias": torch.zeros(4)},
+        "AXES": wide | {"b.bias": torch.zeros(7, 1)},
+        "INTEGERS": wide | {"b.bias": torch.zeros(7, dtype=torch.int64)},
+        "NAN": wide | {"b.weight": torch.full((7, 8), torch.nan)},
+        "KERNEL": digits | {"features.0.weight": F.pad(digits["features.0.weight"], (1, 1))},
+    }
+    paths = {name: str(tmp_path / f"{name.lower()}.safetensors") for name in saved}
+    for name, weights in saved.items():
+        save_file({key: tensor.contiguous() for key, tensor in weights.items()}, paths[name])
+    return paths | {"FILE": file, "FOLDER": str(tmp_path)}
+
+
+def test_align_prints_what_diagnose_finds_as_json(subflot, files) -> None:  # type: ignore[no-untyped-def]
+    model = ("--model", f"{files['FILE']}:Net", "--input", "6")
+    code, out, _ = subflot("align", files["WIDE"], files["HALF"], *model, "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert set(result) == {"matches", "delta_ot", "delta_p", "global_share"}
+    (match,) = result["matches"]  # The channels that were sorted are never matched.
+    assert set(match) == {
+        "tensor",
+        "space",
+        "num_source_channels",
+        "num_target_channels",
+        "cost",
+        "share_moved",
+        "is_optimal",
+    }
+    module, example = load(f"{files['FILE']}:Net", ["6"])
+    channels = trace(module, example)
+    source, target = load_file(files["WIDE"]), load_file(files["HALF"])
+    found = diagnose(align(source, target, channels), source, target, channels)
+    assert match == vars(found.matches[0])
+    assert (match["tensor"], match["space"]) == ("b.weight", "b")
+    assert (result["delta_ot"], result["delta_p"]) == (found.delta_ot, found.delta_p)
+
+
+def test_align_prints_a_table_and_totals_and_writes_what_is_asked(subflot, files, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    plot, output = tmp_path / "plans.png", tmp_path / "aligned.safetensors"
+    code, out, err = subflot(
+        *("align", files["WIDE"], files["HALF"], "--model", f"{files['FILE']}:Net"),
+        *("--input", "6", "--plan", "partial", "--plot", str(plot), "--output", str(output)),
+    )
+    assert code == 0
+    assert "wide.safetensors carried to half.safetensors" in out
+    # The narrow model is a slice, so a one-to-one matching finds it, where it is and for nothing.
+    row = next(line for line in out.splitlines() if "b.weight" in line)
+    assert row.replace("│", " ").split() == ["b.weight", "b", "7", "4", "0", "0.0%", "yes"]
+    assert "delta_OT^2, aligned against source: " in out
+    assert "delta_P^2, anchor against source: " in out
+    assert err == f"wrote {plot}\nwrote {output}\n"
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert float(np.ptp(imread(plot))) > 0.5
+    module, example = load(f"{files['FILE']}:Net", ["6"])
+    half, aligned = load_file(files["HALF"]), load_file(output)
+    narrow = build(module, trace(module, example), half)
+    narrow.load_state_dict({name: torch.zeros_like(tensor) for name, tensor in half.items()})
+    narrow.load_state_dict(aligned, strict=True)
+    assert_close(dict(narrow.state_dict()), half, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "setting"),
+    [
+        ("--plan", "partial", {"plan": "partial"}),
+        ("--input-map", "sum", {"input_map": "sum"}),
+        ("--entropy", "0.3", {"entropy": 0.3}),
+        ("--residual", "joint", {"residual": "joint"}),
+    ],
+)
+def test_every_setting_reaches_the_alignment(  # type: ignore[no-untyped-def]
+    subflot, monkeypatch, files, option, value, setting
+) -> None:
+    settings = {"plan": "balanced", "residual": "average", "input_map": "mean", "entropy": 0.0}
+    seen = []
+
+    def watched(*args, **given):  # type: ignore[no-untyped-def]
+        seen.append(given)
+        return align(*args, **given)
+
+    monkeypatch.setattr(cli, "align", watched)
+    model = ("--model", f"{files['FILE']}:Net", "--input", "6")
+    assert subflot("align", files["WIDE"], files["HALF"], *model, option, value)[0] == 0
+    assert seen == [settings | setting]
+
+
+def test_distances_count_parameters_only(subflot, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    weights = load("digits-cnn")[0].state_dict()
+    save_file(weights, tmp_path / "a.safetensors")
+    moved = {name: t + 1 if "running" in name else t for name, t in weights.items()}
+    save_file(moved, tmp_path / "b.safetensors")
+    names = (str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors"))
+    _, out, _ = subflot("align", *names, "--model", "digits-cnn", "--json")
+    assert json.loads(out)["delta_p"] == 0
+
+
+def test_a_plan_that_has_not_converged_is_a_warning_on_stderr(subflot, monkeypatch, files) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(sys.modules[solve.__module__], "SINKHORN_STEPS", 1)
+    model = ("--model", f"{files['FILE']}:Net", "--input", "6")
+    code, out, err = subflot(
+        "align", files["WIDE"], files["HALF"], *model, "--entropy", "0.001", "--json"
+    )
+    assert code == 0
+    assert err.startswith("warning: the entropic plan of 'b.weight' has not converged")
+    assert len(err.splitlines()) == 1
+    assert json.loads(out)["matches"][0]["is_optimal"] is False
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("absent.safetensors", "HALF"), "there is no file absent.safetensors"),
+        (("WIDE", "FOLDER"), "there is no file FOLDER"),
+        (("WIDE", "FILE"), "FILE is not a safetensors file"),
+        (("MORE", "HALF"), "MORE does not fit FILE:Net: the model has no tensor `more`"),
+        (("WIDE", "LESS"), "LESS does not fit FILE:Net: tensor `b.bias` is missing"),
+        (("CLASSES", "HALF"), "does not fit FILE:Net: tensor `c.weight` has an axis of 4 entries"),
+        (("WIDE", "AXES"), "does not fit FILE:Net: tensor `b.bias` has shape (7, 1)"),
+        (("WIDE", "INTEGERS"), "tensor `b.bias` is torch.int64, expected torch.float32"),
+        (("KERNEL", "KERNEL", "--model", "digits-cnn"), "of which axis 3 is always 3"),
+        (("NAN", "HALF"), "the weights of 'b.weight' hold NaN"),
+        (("WIDE", "HALF", "--plan", "balancd"), "unknown --plan `balancd`"),
+        (("WIDE", "HALF", "--residual", "sum"), "unknown --residual `sum`"),
+        (("WIDE", "HALF", "--input-map", "max"), "unknown --input-map `max`"),
+        (("WIDE", "HALF", "--entropy", "-1"), "entropy=-1.0"),
+        (("WIDE", "HALF", "--model", "vgg12"), "did you mean `vgg11`?"),
+        (("absent.safetensors", "HALF", "--plot", "plans.gif"), "cannot draw into `plans.gif`"),
+        (("WIDE", "HALF", "--plot", "FOLDER"), "cannot write FOLDER"),
+        (("WIDE", "HALF", "--output", "FOLDER/no/a.safetensors"), "cannot write FOLDER/no/"),
+    ],
+)
+def test_what_cannot_be_aligned_is_one_message_on_stderr(subflot, files, args, said) -> None:  # type: ignore[no-untyped-def]
+    def filled(text: str) -> str:
+        for name, path in files.items():
+            text = text.replace(name, path)
+        return text
+
+    model = () if "--model" in args else ("--model", "FILE:Net", "--input", "6")
+    code, out, err = subflot("align", *(filled(arg) for arg in (*args, *model)))
+    assert code == 2
+    assert out == ""
+    assert filled(said) in err
+    message, *hint = err.splitlines()
+    assert message.startswith("error: ")
+    assert [line.partition(" ")[0] for line in hint] in ([], ["hint:"])
+
+
+def test_weights_are_replaced_at_once_or_not_at_all(subflot, monkeypatch, files, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    output = tmp_path / "out" / "aligned.safetensors"
+    output.parent.mkdir()
+    output.write_text("as before")
+
+    def interrupted(weights: dict[str, Tensor], path: Path, **_: object) -> None:
+        path.write_text("half of it")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(cli, "save_file", interrupted)
+    model = ("--model", f"{files['FILE']}:Net", "--input", "6")
+    code, out, err = subflot("align", files["WIDE"], files["HALF"], *model, "--output", str(output))
+    assert (code, out) == (2, "")
+    assert err == f"error: cannot write {output}: no space left\n"
+    assert [path.name for path in output.parent.iterdir()] == ["aligned.safetensors"]
+    assert output.read_text() == "as before"
+
+
+def test_weights_may_be_written_over_those_that_were_read(subflot, files) -> None:  # type: ignore[no-untyped-def]
+    half = load_file(files["HALF"])
+    model = ("--model", f"{files['FILE']}:Net", "--input", "6", "--plan", "partial")
+    code, _, _ = subflot("align", files["WIDE"], files["HALF"], *model, "--output", files["WIDE"])
+    assert code == 0
+    assert_close(load_file(files["WIDE"]), half, rtol=0, atol=0)

@@ -1,4 +1,5 @@
 from subflot.transport.align import Alignment, align
+from subflot.transport.diagnose import Diagnosis, diagnose, draw
 from subflot.transport.distance import distances
 from subflot.transport.merge import RunningMean, fuse
 from subflot.transport.plan import Plan, average, identity
@@ -6,11 +7,14 @@ from subflot.transport.solve import solve
 
 __all__ = [
     "Alignment",
+    "Diagnosis",
     "Plan",
     "RunningMean",
     "align",
     "average",
+    "diagnose",
     "distances",
+    "draw",
     "fuse",
     "identity",
     "solve",

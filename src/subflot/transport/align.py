@@ -9,7 +9,7 @@ from torch import Tensor
 
 from subflot.channels.flow import Origin
 from subflot.channels.space import ChannelMap, Segment, Segments
-from subflot.errors import SubflotError
+from subflot.errors import ChannelError, SubflotError
 from subflot.transport.distance import distances
 from subflot.transport.plan import Plan, average
 from subflot.transport.solve import Kind, solve
@@ -21,7 +21,10 @@ InputMap = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class Alignment:
-    """A source model in the shapes of a target model, and the plans that carried it."""
+    """A source model in the shapes of a target model, and the plans that carried it.
+
+    Tensors that did not move are the source's own.
+    """
 
     weights: dict[str, Tensor]
     plans: Mapping[str, Mapping[Origin, Plan]]
@@ -170,8 +173,10 @@ class _Walk:
 
     def _carried(self, name: str) -> Tensor:
         tensor = self.source[name]
-        if not tensor.is_floating_point():
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             return tensor
+        if name not in self.channels.axes:
+            raise ChannelError(f"tensor `{name}` is not in the channel map")
         for axis in range(tensor.dim()):
             tensor = self._carry(tensor, (name, axis))
         return tensor
