@@ -34,6 +34,12 @@ from subflot.errors import ChannelError
 MAX_DECISIONS = 16
 """How many of the numbers that a forward pass reads are tried the other way."""
 
+aten = torch.ops.aten
+KEEP_SHAPE = {
+    *(aten.native_batch_norm.default, aten.relu.default, aten.hardtanh.default),
+    *(aten.gelu.default, aten.silu.default, aten.sigmoid.default, aten.tanh.default),
+}
+
 APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
@@ -164,7 +170,7 @@ class Recorder(TorchDispatchMode):
             used.is_used = True
         self.step += 1
         out = _call(func, args, kwargs)
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if func is aten._local_scalar_dense.default:
             return self._decide(out)
         tensors = tensors_in(out)
         name, is_pointwise, is_random = describe(func)
@@ -201,10 +207,12 @@ class Recorder(TorchDispatchMode):
 
 
 def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call an operation; on the meta device batch norm is spared its slow way to a known shape."""
-    if function is torch.ops.aten.native_batch_norm.default and args[0].is_meta:
+    """Call an operation; on the meta device common ones are spared a slow way to a known shape."""
+    if function in KEEP_SHAPE and args[0].is_meta and args[0].is_floating_point():
         x = args[0]
-        return torch.empty_like(x), x.new_empty(0), x.new_empty(0)
+        if function is aten.native_batch_norm.default:
+            return torch.empty_like(x), x.new_empty(0), x.new_empty(0)
+        return torch.empty_like(x)
     return function(*args, **kwargs)
 
 
