@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,15 @@ class PlainWalk(walk._Walk):  # type: ignore[name-defined, misc]
 
 
 class DensePlan(Plan):
-    """A plan that is applied as a matrix."""
+    """A plan that is applied as a matrix, which is made once."""
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        return torch.from_numpy(self.dense() * self.shape[1]).float()
 
     def carry(self, tensor: Tensor, axis: int = 0) -> Tensor:
         """Multiply by the column-normalised plan."""
-        matrix = torch.from_numpy(self.dense() * self.shape[1]).to(tensor)
-        product: Tensor = torch.tensordot(tensor, matrix, dims=([axis], [0]))
+        product: Tensor = torch.tensordot(tensor, self._matrix.to(tensor), dims=([axis], [0]))
         return product.movedim(-1, axis).contiguous()
 
 
