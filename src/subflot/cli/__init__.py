@@ -1,0 +1,49 @@
+"""The command line: parses, calls, prints. Data goes to stdout, messages to stderr."""
+
+import os
+import sys
+
+import typer
+
+from subflot.cli.align import align_command
+from subflot.cli.data import app as data_app
+from subflot.cli.models import cost_command, trace_command
+from subflot.errors import SubflotError
+
+app = typer.Typer(
+    name="subflot",
+    help="Federated learning in which every client trains a model of its own size.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+_EXAMPLE = "Example: subflot "
+app.command("cost", epilog=_EXAMPLE + "cost vgg11 --rates 0,0.5")(cost_command)
+app.command("trace", epilog=_EXAMPLE + "trace mymodel.py:Net --input 3,32,32")(trace_command)
+app.command("align", epilog=_EXAMPLE + "align client.safetensors global.safetensors --model vgg11")(
+    align_command
+)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user is one message, never a traceback."""
+    try:
+        app()
+    except SubflotError as error:
+        message, _, hint = str(error).partition("\n  hint: ")
+        _fail(message, hint)
+    except Exception as error:
+        if os.environ.get("SUBFLOT_DEBUG"):
+            raise
+        _fail(
+            f"{type(error).__name__}: {error}",
+            "this should not happen; SUBFLOT_DEBUG=1 shows where, for a report",
+        )
+
+
+def _fail(message: str, hint: str) -> None:
+    sys.stderr.write(f"error: {message}\n" + (f"hint: {hint}\n" if hint else ""))
+    sys.exit(2)

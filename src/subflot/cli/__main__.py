@@ -1,0 +1,3 @@
+from subflot.cli import main
+
+main()
