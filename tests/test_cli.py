@@ -331,7 +331,7 @@ def test_weights_are_replaced_at_once_or_not_at_all(subflot, monkeypatch, files,
         path.write_text("half of it")
         raise OSError("no space left")
 
-    monkeypatch.setattr(cli.align, "save_file", interrupted)
+    monkeypatch.setattr("subflot.weights.save_file", interrupted)
     model = ("--model", f"{files['FILE']}:Net", "--input", "6")
     code, out, err = subflot("align", files["WIDE"], files["HALF"], *model, "--output", str(output))
     assert (code, out) == (2, "")

@@ -11,9 +11,21 @@ class SubflotError(Exception):
         super().__init__(message)
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # The children take other arguments; what crosses to another process is the outcome.
+        return _again, (type(self), self.args, vars(self))
+
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message}\n  hint: {self.hint}" if self.hint else message
+
+
+def _again(
+    kind: type[SubflotError], args: tuple[object, ...], state: dict[str, object]
+) -> Exception:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class ChannelError(SubflotError):

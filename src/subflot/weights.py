@@ -1,8 +1,14 @@
-"""Arithmetic on named tensors."""
+"""Named tensors: how large they are, and how they are read from and written to files."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
+
+from subflot.errors import SubflotError
 
 Weights = Mapping[str, Tensor]
 """A state dict, read-only by convention."""
@@ -11,3 +17,67 @@ Weights = Mapping[str, Tensor]
 def num_bytes(weights: Weights) -> int:
     """Bytes that the tensors take when sent as they are."""
     return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; its pages are mapped, not copied, until they are used."""
+    return read_described(path)[0]
+
+
+def read_described(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a safetensors file and the description that was written with it."""
+    if not path.is_file():
+        raise SubflotError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return weights, file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise SubflotError(f"{path} is not a safetensors file: {error}") from None
+
+
+def write_weights(
+    path: Path,
+    weights: Weights,
+    description: Mapping[str, str] | None = None,
+    *,
+    is_lasting: bool = True,
+) -> None:
+    """Write a safetensors file, whole or not at all; a file of that name is replaced.
+
+    Tensors that share memory, such as tied layers, are written one by one.
+
+    Args:
+        path: in a folder that exists.
+        weights: what is written.
+        description: texts that are kept with it.
+        is_lasting: wait until the file would survive a loss of power.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    memory: set[int] = set()
+    written = {}
+    for name, tensor in weights.items():
+        tensor = tensor.detach().cpu().contiguous()
+        storage = tensor.untyped_storage()
+        # A file holds what a tensor shows, not the larger storage that it may be a view of.
+        is_own = storage.nbytes() == tensor.nbytes and storage.data_ptr() not in memory
+        written[name] = tensor if is_own else tensor.clone()
+        memory.add(storage.data_ptr())
+    try:
+        save_file(written, part, metadata={"format": "pt", **(description or {})})
+        if is_lasting:
+            sync(part)
+        part.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise SubflotError(f"cannot write {path}: {error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

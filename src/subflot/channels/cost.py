@@ -1,5 +1,6 @@
 """What a model of each width costs: parameters, multiply-adds, bytes to send."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,10 +36,16 @@ class Cost:
 
 def cost(model: nn.Module, channels: ChannelMap, example: Example, pruning_rate: float) -> Cost:
     """Count what the model costs once the share `pruning_rate` of its channels is removed."""
+    weights = take(state_of(model), channels, prefix(channels, pruning_rate))
+    return cost_of(build(model, channels, weights), example)
+
+
+def cost_of(model: nn.Module, example: Example) -> Cost:
+    """Count what a model costs as it is."""
     try:
-        return _count(on_meta(model), channels, moved(example, "meta"), pruning_rate)
+        return _count(on_meta(model), moved(example, "meta"))
     except (RuntimeError, NotImplementedError):  # It needs numbers to run.
-        return _count(model, channels, moved(example), pruning_rate)
+        return _count(copy.deepcopy(model), moved(example))
 
 
 def mean_cost(costs: Sequence[Cost]) -> Cost:
@@ -47,11 +54,8 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
     return Cost(*(sum(column) / len(costs) for column in columns))
 
 
-def _count(
-    template: nn.Module, channels: ChannelMap, example: Example, pruning_rate: float
-) -> Cost:
-    weights = take(state_of(template), channels, prefix(channels, pruning_rate))
-    model = build(template, channels, weights).eval()
+def _count(model: nn.Module, example: Example) -> Cost:
+    model.eval()
     args, kwargs = arguments(example)
     counter = FlopCounterMode(display=False, custom_mapping=ELEMENTWISE)
     with torch.no_grad(), counter:

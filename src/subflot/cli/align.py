@@ -1,19 +1,14 @@
 """`subflot align`: carry one model onto another and show the plans."""
 
-import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer
 from rich.table import Table
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from subflot.channels import ChannelMap, trace
 from subflot.cli.show import MODEL_HELP, Classes, Inputs, Json, show, show_json
@@ -22,7 +17,7 @@ from subflot.models.load import load
 from subflot.transport.align import Alignment, InputMap, Residual, align
 from subflot.transport.diagnose import Diagnosis, check_picture, diagnose, draw
 from subflot.transport.solve import Kind
-from subflot.weights import Weights
+from subflot.weights import Weights, read_weights, write_weights
 
 
 def align_command(
@@ -75,7 +70,7 @@ def align_command(
             )
     if plot:
         check_picture(plot)
-    files = _read_weights(source), _read_weights(target)
+    files = read_weights(source), read_weights(target)
     module, example = load(model, inputs or (), classes)
     channels = trace(module, example)
     for path, weights in zip((source, target), files, strict=True):
@@ -107,15 +102,6 @@ def align_command(
     )
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise SubflotError(f"there is no file {path}")
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise SubflotError(f"{path} is not a safetensors file: {error}") from None
-
-
 def _check_fit(
     path: Path, weights: Weights, model: str, module: nn.Module, channels: ChannelMap
 ) -> None:
@@ -144,28 +130,16 @@ def _check_fit(
 
 
 def _write_alignment(alignment: Alignment, plot: Path | None, output: Path | None) -> None:
-    """Write the files that were asked for, the weights at once or not at all."""
+    """Write the files that were asked for."""
     if plot:
-        with _writing(plot):
+        try:
             draw(alignment, plot)
+        except OSError as error:
+            raise SubflotError(f"cannot write {plot}: {error}") from None
+        sys.stderr.write(f"wrote {plot}\n")
     if output:
-        part = output.with_name(f".{output.name}.{os.getpid()}.part")
-        weights = {name: tensor.contiguous() for name, tensor in alignment.weights.items()}
-        with _writing(output):
-            try:
-                save_file(weights, part, metadata={"format": "pt"})
-                part.replace(output)
-            finally:
-                part.unlink(missing_ok=True)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise SubflotError(f"cannot write {path}: {error}") from None
-    sys.stderr.write(f"wrote {path}\n")
+        write_weights(output, alignment.weights)
+        sys.stderr.write(f"wrote {output}\n")
 
 
 def _match_table(found: Diagnosis, title: str) -> Table:

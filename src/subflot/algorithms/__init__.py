@@ -1,0 +1,37 @@
+"""The methods by name. Each is one file with both halves, the server's and the client's."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from subflot.algorithms.base import Algorithm
+from subflot.algorithms.fedavg import FedAvg, FedAvgFull
+from subflot.algorithms.fedprox import FedProx
+from subflot.algorithms.heterofl import HeteroFL
+from subflot.algorithms.local import Local
+from subflot.algorithms.subflot import SubFLOT, SubFLOTPartial
+from subflot.errors import UnknownName
+
+__all__ = ["ALGORITHMS", "Algorithm", "make"]
+
+ALGORITHMS: Mapping[str, type[Algorithm]] = {
+    kind.name: kind
+    for kind in (SubFLOT, SubFLOTPartial, FedAvg, FedAvgFull, FedProx, HeteroFL, Local)
+}
+
+
+def make(name: str, **settings: Any) -> Algorithm:
+    """Return a method with its settings; an unknown name is an error that offers the nearest.
+
+    Example:
+        >>> make("subflot", global_share=0.3).global_share
+        0.3
+    """
+    if name not in ALGORITHMS:
+        raise UnknownName("algorithm", name, ALGORITHMS, "subflot algorithms")
+    kind = ALGORITHMS[name]
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for setting in settings:
+        if setting not in known:
+            raise UnknownName(f"setting of {name}", setting, known, "subflot algorithms")
+    return kind(**settings)

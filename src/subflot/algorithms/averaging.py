@@ -1,0 +1,101 @@
+"""Ways to merge uploads into a global model. All take them one by one and hold sums only."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from subflot.algorithms.base import Arrival
+from subflot.channels import ChannelMap, Channels, put
+from subflot.weights import Weights
+
+Restriction = Callable[[Arrival, str, Tensor], Tensor]
+"""Upload, tensor and what the client owns of it -> what of that counts."""
+
+
+@torch.no_grad()
+def owner_average(
+    weights: Weights,
+    channels: ChannelMap,
+    arrivals: Iterable[Arrival],
+    restrict: Restriction | None = None,
+) -> dict[str, Tensor]:
+    """Average each entry over the clients that trained it, by their examples; keep the rest.
+
+    Counters, which hold no fractions, are those of the global model.
+    """
+    total: dict[str, Tensor] = {}
+    mass: dict[str, Tensor] = {}
+    for arrival in arrivals:
+        upload, share = arrival.upload, float(arrival.upload.num_examples)
+        values, owned = placed(upload.weights, weights, channels, upload.kept)
+        for name, value in values.items():
+            if not value.is_floating_point():
+                continue
+            counted = owned[name]
+            if restrict is not None:
+                counted = restrict(arrival, name, counted)
+                value = value * counted
+            mine = counted.to(torch.float64) * share
+            if name not in total:
+                total[name] = value * share
+                mass[name] = mine
+            else:
+                total[name].add_(value, alpha=share)
+                mass[name] = mass[name] + mine
+    return {
+        name: torch.where(
+            mass[name] > 0, total[name] / mass[name].clamp(min=1e-300).to(total[name]), old
+        )
+        if name in total
+        else old
+        for name, old in weights.items()
+    }
+
+
+@torch.no_grad()
+def residual_recovery(
+    weights: Weights, channels: ChannelMap, arrivals: Iterable[Arrival]
+) -> dict[str, Tensor]:
+    """Fill each upload up with the global model and average over all clients, by their examples.
+
+    An entry that few clients trained moves little: against the owners' average its step is
+    shortened to the share of the examples that its owners hold.
+    """
+    total: dict[str, Tensor] = {}
+    touched: dict[str, Tensor] = {}
+    examples = 0.0
+    for arrival in arrivals:
+        upload, share = arrival.upload, float(arrival.upload.num_examples)
+        values, owned = placed(upload.weights, weights, channels, upload.kept)
+        examples += share
+        for name, old in weights.items():
+            if not old.is_floating_point():
+                continue
+            mine = owned.get(name, torch.zeros((), dtype=torch.bool))
+            filled = torch.where(mine, values.get(name, old), old)
+            if name not in total:
+                total[name] = filled * share
+                touched[name] = mine
+            else:
+                total[name].add_(filled, alpha=share)
+                touched[name] = touched[name] | mine
+    return {
+        # What nobody trained stays to the bit; its mean with itself would be rounded.
+        name: torch.where(touched[name], total[name] / examples, old) if name in total else old
+        for name, old in weights.items()
+    }
+
+
+def placed(
+    part: Weights, weights: Weights, channels: ChannelMap, kept: Channels
+) -> tuple[Weights, Weights]:
+    """Full-size values, zero where the part owns nothing, and who owns what.
+
+    A part that is the whole comes back as it is, and its ownership as one entry.
+    """
+    if all(tensor.shape == weights[name].shape for name, tensor in part.items()) and all(
+        torch.equal(index, torch.arange(channels.sizes[space])) for space, index in kept.items()
+    ):
+        return part, {name: torch.ones((), dtype=torch.bool) for name in part}
+    return put(part, weights, channels, kept)

@@ -1,0 +1,240 @@
+"""SubFLOT: submodels cut and merged by optimal transport.
+
+Paper: "SubFLOT: Submodel Extraction for Efficient and Personalized Federated Learning via Optimal
+Transport".
+
+The server aligns the global model to what a client last returned and fuses both into the client's
+next submodel (OTP). The client trains it with a pull to that submodel that grows with its pruning
+rate (SAR). The server aligns the result back to the global model and takes the mean (OTA).
+
+`subflot` is the paper as printed. `subflot-partial` reads a plan differently: channels are matched
+one to one and the others left out, so a client gets channels of the global model as they are, and
+its own return to the places that they match, each averaged over its owners.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from subflot.algorithms.averaging import owner_average
+from subflot.algorithms.base import (
+    Algorithm,
+    Arrival,
+    Client,
+    ClientContext,
+    Download,
+    Memory,
+    State,
+    Turn,
+    Upload,
+)
+from subflot.channels import Channels, take
+from subflot.channels.keep import largest, prefix, random
+from subflot.errors import SubflotError
+from subflot.task import Task
+from subflot.training import train_locally
+from subflot.transport.align import Alignment, InputMap, Residual, align
+from subflot.transport.diagnose import squared_distance
+from subflot.transport.merge import fuse
+from subflot.transport.solve import Kind
+from subflot.weights import Weights
+
+LEAST_SHARE, MOST_SHARE = 0.1, 0.7
+"""Ends of the paper's grid for alpha, between which `auto` chooses."""
+USUAL_SPREAD = 0.2795
+"""Standard deviation of the rates {0, 1/4, 1/2, 3/4}, at which `auto` is the paper's lambda, 1."""
+
+
+@dataclass(frozen=True)
+class SubFLOT(Algorithm):
+    """The paper as printed, with a switch for each of its parts.
+
+    Attributes:
+        global_share: alpha, what the aligned global model counts in a submodel (Eq. 6), or `auto`:
+            0.7 while the clients' updates agree, falling to 0.1 as they cancel each other.
+        penalty_weight: lambda of the pull to the received submodel, before it is scaled by the
+            pruning rate (Eq. 7), or `auto`: 1 at the paper's usual rates, growing with their
+            spread.
+        plan: `balanced` carries every channel; `partial` matches one to one.
+        input_map: on the input side of a layer merged channels are averaged (`mean`, Eq. 3) or
+            added (`sum`).
+        residual: behind a sum of branches go on with the `average` of their plans, or match
+            them together (`joint`).
+        entropy: positive for blurred plans, as a share of the largest cost.
+        extract: `transport`, or `prefix` for the first channels of the global model (without OTP).
+        merge: `transport`, or `position` for the owners' mean at the first channels (without OTA).
+        proxy: what stands for a client: its `history`, or the `prefix`, largest (`magnitude`) or a
+            `random` part of the global model.
+    """
+
+    name: ClassVar[str] = "subflot"
+    paper: ClassVar[str] = "SubFLOT"
+    keeps_history: ClassVar[bool] = True
+
+    global_share: float | Literal["auto"] = 0.5
+    penalty_weight: float | Literal["auto"] = 1.0
+    plan: Kind = "balanced"
+    input_map: InputMap = "mean"
+    residual: Residual = "average"
+    entropy: float = 0.0
+    extract: Literal["transport", "prefix"] = "transport"
+    merge: Literal["transport", "position"] = "transport"
+    proxy: Literal["history", "prefix", "magnitude", "random"] = "history"
+
+    def __post_init__(self) -> None:
+        if self.plan == "partial" and self.residual == "average":
+            raise SubflotError(
+                "partial plans of branches have no average",
+                hint="take residual=joint with plan=partial",
+            )
+        for setting in ("global_share", "penalty_weight"):
+            value, most = getattr(self, setting), 1 if setting == "global_share" else float("inf")
+            if value != "auto" and not (isinstance(value, int | float) and 0 <= value <= most):
+                raise SubflotError(
+                    f"{setting} is {value!r}", hint=f"`auto` or a number from 0 to {most:g}"
+                )
+
+    def start(self, task: Task, clients: Sequence[Client], turn: Turn) -> State:
+        rates = torch.tensor([client.pruning_rate for client in clients], dtype=torch.float64)
+        extras = {"rate_spread": rates.std(correction=0), "disagreement": torch.tensor(0.5)}
+        return State(task.initial, extras)
+
+    # ----- OTP, on the server
+
+    def download(self, task: Task, state: State, client: Client, turn: Turn) -> Download:
+        own = self.reference(task, state, client, turn)
+        if self.extract == "transport":
+            part: Weights = self._align(task, state.weights, own).weights
+        else:
+            part = task.narrow(state.weights, client.pruning_rate)
+        anchor = fuse(part, own, self._global_share(state))
+        extras = {}
+        if self.penalty_weight == "auto":
+            extras["penalty_weight"] = state.extras["rate_spread"] / USUAL_SPREAD
+        moved = squared_distance(anchor, state.weights, task.channels, parameters=task.parameters)
+        return Download(anchor, extras=extras, metrics={"delta_p": moved})
+
+    def reference(self, task: Task, state: State, client: Client, turn: Turn) -> Weights:
+        """Return what stands for the client, at its present width."""
+        first = prefix(task.channels, client.pruning_rate)
+        if self.proxy == "magnitude":
+            first = largest(task.channels, client.pruning_rate, state.weights)
+        elif self.proxy == "random":
+            draw = turn.generator("proxy", client.id)
+            first = random(task.channels, client.pruning_rate, draw)
+        part = take(state.weights, task.channels, first)
+        if self.proxy != "history" or client.id not in state.history:
+            return part
+        own = state.history[client.id]
+        if all(tensor.shape == part[name].shape for name, tensor in own.items()):
+            return own
+        return self._align(task, own, part).weights  # Its rate changed: carried to the new width.
+
+    def _global_share(self, state: State) -> float:
+        if self.global_share != "auto":
+            return self.global_share
+        disagreement = float(state.extras["disagreement"])
+        return MOST_SHARE - (MOST_SHARE - LEAST_SHARE) * disagreement
+
+    def _align(self, task: Task, source: Weights, target: Weights) -> Alignment:
+        return align(
+            source,
+            target,
+            task.channels,
+            plan=self.plan,
+            residual=self.residual,
+            input_map=self.input_map,
+            entropy=self.entropy,
+        )
+
+    # ----- SAR, on the client
+
+    def train(
+        self, task: Task, download: Download, context: ClientContext
+    ) -> tuple[Upload, Memory]:
+        weight = self.penalty_weight
+        if weight == "auto":
+            weight = float(download.extras["penalty_weight"])
+        trained = train_locally(
+            task,
+            download.weights,
+            context.examples,
+            context.generator("batches"),
+            # The gradient of lambda rho |W - W_anchor|^2 (Eq. 7 and 8).
+            pull=2 * weight * context.client.pruning_rate,
+        )
+        metrics = {"training_loss": trained.loss}
+        return Upload(trained.weights, len(context.examples), metrics=metrics), context.memory
+
+    # ----- OTA, on the server
+
+    def place(self, task: Task, state: State, client: Client, upload: Upload, turn: Turn) -> Upload:
+        if self.merge == "position":
+            return replace(upload, kept=prefix(task.channels, client.pruning_rate))
+        alignment = self._align(task, upload.weights, state.weights)
+        if self.plan == "partial":
+            return replace(upload, kept=matched(task, upload.weights, alignment))
+        carried = alignment.weights
+        moved = squared_distance(carried, upload.weights, task.channels, parameters=task.parameters)
+        metrics = {**upload.metrics, "delta_ot": moved}
+        return replace(upload, weights=carried, metrics=metrics)
+
+    def aggregate(self, task: Task, state: State, arrivals: Iterable[Arrival], turn: Turn) -> State:
+        length = _UpdateLength(state.weights, task.parameters)
+        watched = (length.seen(arrival) for arrival in arrivals)
+        weights = owner_average(state.weights, task.channels, watched)
+        extras = dict(state.extras)
+        if self.global_share == "auto":
+            extras["disagreement"] = torch.tensor(length.disagreement(weights))
+        return State(weights, extras)
+
+
+@dataclass(frozen=True)
+class SubFLOTPartial(SubFLOT):
+    """SubFLOT with one-to-one plans: true submodels, merged where they match."""
+
+    name: ClassVar[str] = "subflot-partial"
+    plan: Kind = "partial"
+    residual: Residual = "joint"
+
+
+def matched(task: Task, weights: Weights, alignment: Alignment) -> Channels:
+    """Read off one-to-one plans which channel of the target each channel of the source is."""
+    sizes = task.channels.sizes_of(weights)
+    kept = {s: torch.arange(sizes[s]) for s in task.channels.prunable}
+    for space, plans in alignment.plans.items():
+        plan = next(iter(plans.values()))
+        kept[space] = torch.empty(sizes[space], dtype=torch.int64)
+        kept[space][torch.from_numpy(plan.source)] = torch.from_numpy(plan.target)
+    return kept
+
+
+class _UpdateLength:
+    """How long the clients' updates are, to be compared with the length of their mean."""
+
+    def __init__(self, weights: Weights, parameters: frozenset[str]) -> None:
+        self.weights, self.parameters = weights, parameters
+        self.total = self.examples = 0.0
+
+    def seen(self, arrival: Arrival) -> Arrival:
+        """Count an update of full size; one of partial plans says nothing of absent channels."""
+        upload = arrival.upload
+        if all(t.shape == self.weights[n].shape for n, t in upload.weights.items()):
+            self.total += upload.num_examples * self._squared(upload.weights)
+            self.examples += upload.num_examples
+        return arrival
+
+    def disagreement(self, merged: Weights) -> float:
+        """Return 0 when all updates were alike, towards 1 when they cancelled each other."""
+        if not self.total:
+            return 0.5
+        return min(1.0, max(0.0, 1 - self._squared(merged) * self.examples / self.total))
+
+    def _squared(self, weights: Weights) -> float:
+        def length(name: str, tensor: Tensor) -> float:
+            return float(torch.linalg.vector_norm(tensor - self.weights[name])) ** 2
+
+        return sum(length(n, t) for n, t in weights.items() if n in self.parameters)

@@ -1,0 +1,185 @@
+"""`subflot run`, `subflot resume` and `subflot algorithms`."""
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from subflot.algorithms import ALGORITHMS
+from subflot.cli.show import Json, show, show_json
+from subflot.cli.watch import Watch, progress
+from subflot.errors import SubflotError, UnknownName
+from subflot.experiments.config import RunConfig, grid, parse, read_config
+from subflot.experiments.runner import run
+from subflot.results import RunRecord
+
+Workers = Annotated[
+    int | None, typer.Option(help="Processes, of one thread each; by default one per core.", min=1)
+]
+
+
+def presets() -> list[str]:
+    """Name the settings that come with the package."""
+    found = files("subflot.experiments").joinpath("presets").iterdir()
+    return sorted(entry.name.removesuffix(".toml") for entry in found)
+
+
+def _settings(target: str) -> dict[str, Any]:
+    """Read a file of settings, the user's or one of ours."""
+    if target.endswith(".toml"):
+        return read_config(Path(target))
+    if target not in presets():
+        raise UnknownName("preset", target, presets(), "subflot run --help")
+    return read_config(Path(str(files("subflot.experiments") / "presets" / f"{target}.toml")))
+
+
+def run_command(
+    target: Annotated[
+        str, typer.Argument(help=f"A file of settings, .toml, or one of: {', '.join(presets())}.")
+    ],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting: of the run, the method, the partition, the data or the model.",
+        ),
+    ] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(help="Methods, separated by commas, or `all`.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
+    workers: Workers = None,
+    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("runs"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Start anew, also what is finished.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the runs and their settings, run none.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run what a file describes, or what is left of it; what is finished is not run again."""
+    settings = {**_settings(target), **parse(sets or ())}
+    if algorithms:
+        names = list(ALGORITHMS) if algorithms == "all" else algorithms.split(",")
+        settings["algorithm"] = names
+    if seeds:
+        try:
+            settings["seed"] = [int(seed) for seed in seeds.split(",")]
+        except ValueError:
+            raise SubflotError(f"`{seeds}` are no seeds", hint="write them as 0,1,2") from None
+    configs = grid(settings)
+    if dry_run:
+        for config in configs:
+            there = "finished" if RunRecord(_folder(out, config)).is_finished else "to run"
+            show(f"# {_folder(out, config)} ({there})\n{config.toml()}")
+        return
+    records = _run_all([(config, _folder(out, config)) for config in configs], workers, force)
+    if as_json:
+        shown = [{"run": str(r.folder), **r.config, **r.summary()} for r in records]
+        show_json({"runs": shown})
+        return
+    show(summary_table(records, f"{configs[0].name}: last round, means over clients"))
+    _say(f"records: {_common(records)}")
+
+
+def _folder(out: Path, config: RunConfig) -> Path:
+    return out / config.name / config.run_id
+
+
+def _run_all(
+    jobs: Sequence[tuple[RunConfig, Path]], workers: int | None, force: bool
+) -> list[RunRecord]:
+    records = []
+    with progress() as bar:
+        for config, folder in jobs:
+            if RunRecord(folder).is_finished and not force:
+                _say(f"{folder} is finished; --force runs it again")
+            title = config.algorithm + (f" seed {config.seed}" if config.seed else "")
+            watch = Watch(title, config.rounds, bar)
+            try:
+                records.append(run(config, folder, workers=workers, force=force, on_round=watch))
+            except KeyboardInterrupt:
+                done = len(RunRecord(folder).rounds)
+                _say(f"stopped; {done} of {config.rounds} rounds of {config.algorithm} are saved")
+                _say(f"to go on: subflot resume {folder}")
+                raise typer.Exit(130) from None
+    return records
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(message + "\n")
+
+
+def _common(records: Sequence[RunRecord]) -> Path:
+    return records[0].folder if len(records) == 1 else records[0].folder.parent
+
+
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run that was interrupted.")],
+    workers: Workers = None,
+) -> None:
+    """Go on with an interrupted run; it ends as if it had never stopped."""
+    config = RunConfig.of(**RunRecord(folder).config)
+    records = _run_all([(config, folder)], workers, False)
+    show(summary_table(records, f"{config.name}: last round, means over clients"))
+
+
+def summary_table(records: Sequence[RunRecord], title: str) -> Table:
+    """Draw one line per run: accuracies, and what they cost."""
+    columns = ("algorithm", "seed", "trained", "worst", "extracted", "global")
+    costs = ("parameters", "multiply-adds", "MB sent", "seconds")
+    table = Table(title=title)
+    table.add_column(columns[0])
+    for name in (*columns[1:], *costs):
+        table.add_column(name, justify="right")
+    for record in records:
+        summary, name = record.summary(), record.config["algorithm"]
+        mark = " *" if ALGORITHMS[name].ignores_budgets else ""
+        table.add_row(
+            name + mark,
+            str(record.config["seed"]),
+            *(_percent(summary.get(key)) for key in columns[2:]),
+            f"{summary['parameters']:,.0f}",
+            f"{summary['multiply_adds']:,.0f}",
+            f"{(summary['bytes_down'] + summary['bytes_up']) / 1e6:,.1f}",
+            f"{summary['seconds']:.1f}",
+        )
+    if any(ALGORITHMS[record.config["algorithm"]].ignores_budgets for record in records):
+        table.caption = "* ignores budgets: every client trains the full model"
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
+def algorithms_command(as_json: Json = False) -> None:
+    """List the methods: what they do, their papers, their settings and defaults."""
+    if as_json:
+        show_json({name: _fields(name) for name in ALGORITHMS})
+        return
+    table = Table("algorithm", "what it is", "paper", "settings", show_lines=True)
+    for name in ALGORITHMS:
+        found = _fields(name)
+        settings = ", ".join(f"{key}={value}" for key, value in found["settings"].items())
+        table.add_row(name, found["about"], found["paper"], settings)
+    show(table)
+
+
+def _fields(name: str) -> Mapping[str, Any]:
+    kind = ALGORITHMS[name]
+    about = (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
+    return {
+        "about": about,
+        "paper": kind.paper,
+        "ignores_budgets": kind.ignores_budgets,
+        "settings": {field.name: field.default for field in fields(kind)},  # type: ignore[arg-type]
+    }

@@ -1,0 +1,6 @@
+"""Runs by their settings: what is run, where its record lies, and what the paper ran."""
+
+from subflot.experiments.config import RunConfig
+from subflot.experiments.runner import run
+
+__all__ = ["RunConfig", "run"]

@@ -1,0 +1,279 @@
+"""The settings of a run: everything that can change a number, and nothing else."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from subflot.algorithms import ALGORITHMS, Algorithm, make
+from subflot.data.partition import PARTITIONS
+from subflot.data.sets import find as find_set
+from subflot.errors import SubflotError, UnknownName
+from subflot.models import find as find_model
+from subflot.task import LocalTraining
+
+RESULTS_VERSION = 1
+"""Raised with every change that can move a number; runs of another version are run again."""
+PARTS = ("algorithm", "partition", "data", "model")
+"""What is named and has settings of its own."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run. `RunConfig.of(rounds=3, global_share=0.3)` finds for each key where it belongs.
+
+    Attributes:
+        name: the folder that the run's own folder lies in.
+        algorithm: a method; `subflot algorithms` lists them.
+        data: a data set; `subflot data list` lists them.
+        model: a bundled network, or FILE.py:Class.
+        partition: how the data is divided among the clients.
+        num_clients: N; 0 for one per group, or 20 where there are none.
+        per_round: clients that take part in a round; 0 for all.
+        rounds: T.
+        seed: fixes everything that is drawn.
+        pruning_rates: each client draws its rate from these.
+        client_rates: instead, the rate of every client.
+        budgets: instead, each client draws what it can hold from these.
+        budget: what the budgets count: parameters, multiply_adds or bytes.
+        redraw_every: draw the rates anew every so many rounds; 0 for never.
+        epochs, batch_size, learning_rate, momentum, weight_decay, max_norm: local training.
+        test_share: of each client's examples; negative for what is usual for the data.
+        validation_share: of the other examples, set apart from training.
+        measure_on: `test`, or `validation` for choosing settings.
+        evaluate_every: models are measured in every round that this divides, and in the last.
+        proxy_share: of all training examples, held by the server; for methods that need some.
+        device: where models are trained.
+    """
+
+    name: str = "run"
+    algorithm: str = "subflot"
+    data: str = "digits"
+    model: str = "digits-cnn"
+    partition: str = "dirichlet"
+    num_clients: int = 0
+    per_round: int = 0
+    rounds: int = 20
+    seed: int = 0
+    pruning_rates: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
+    client_rates: tuple[float, ...] = ()
+    budgets: tuple[float, ...] = ()
+    budget: str = "parameters"
+    redraw_every: int = 0
+    epochs: int = 5
+    batch_size: int = 32
+    learning_rate: float = 0.05
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    max_norm: float = 0.0
+    test_share: float = -1.0
+    validation_share: float = 0.0
+    measure_on: str = "test"
+    evaluate_every: int = 1
+    proxy_share: float = 0.02
+    device: str = "cpu"
+    algorithm_settings: Mapping[str, Any] = field(default_factory=dict)
+    partition_settings: Mapping[str, Any] = field(default_factory=dict)
+    data_settings: Mapping[str, Any] = field(default_factory=dict)
+    model_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, **settings: Any) -> "RunConfig":
+        """Make a config from flat settings.
+
+        Those of the method, the partition, the data and the model find their way by name.
+        """
+        own = {f.name: f for f in fields(cls) if not f.name.endswith("_settings")}
+        given = {
+            key: _typed(key, value, own[key].default)
+            for key, value in settings.items()
+            if key in own
+        }
+        config = cls(**given)
+        offered = {part: config._offers(part) for part in PARTS}
+        found: dict[str, dict[str, Any]] = {part: dict(offered[part]) for part in PARTS}
+        for key in settings.keys() - own.keys():
+            takers = [part for part in PARTS if key in offered[part]]
+            if not takers:
+                known = [*own, *(name for part in PARTS for name in offered[part])]
+                raise UnknownName("setting", key, known, "subflot run --help")
+            for part in takers:
+                found[part][key] = _typed(key, settings[key], offered[part][key])
+        parts: dict[str, Any] = {f"{part}_settings": found[part] for part in PARTS}
+        config = replace(config, **parts)
+        config._check()
+        return config
+
+    def _offers(self, part: str) -> dict[str, Any]:
+        """The settings that the named method, partition, data set or model has, with defaults."""
+        if part == "algorithm":
+            if self.algorithm not in ALGORITHMS:
+                raise UnknownName("algorithm", self.algorithm, ALGORITHMS, "subflot algorithms")
+            return _defaults(ALGORITHMS[self.algorithm])
+        if part == "partition":
+            if self.partition not in PARTITIONS:
+                raise UnknownName(
+                    "partition", self.partition, PARTITIONS, "subflot data show --help"
+                )
+            return PARTITIONS[self.partition].settings
+        if part == "data":
+            return _defaults(find_set(self.data).settings)
+        return {} if ":" in self.model else model_settings(find_model(self.model).build)
+
+    def _check(self) -> None:
+        _ = self.method, self.local  # They check their own settings.
+        for key, least in (
+            ("rounds", 1),
+            ("num_clients", 0),
+            ("per_round", 0),
+            ("evaluate_every", 1),
+            ("redraw_every", 0),
+        ):
+            if getattr(self, key) < least:
+                raise SubflotError(f"{key} is {getattr(self, key)}", hint=f"at least {least}")
+        for key in ("pruning_rates", "client_rates"):
+            if not all(0 <= rate < 1 for rate in getattr(self, key)):
+                raise SubflotError(
+                    f"{key} is {list(getattr(self, key))}",
+                    hint="a rate is the share of channels removed and lies in [0, 1)",
+                )
+        if self.measure_on not in ("test", "validation"):
+            raise UnknownName("measure_on", self.measure_on, ("test", "validation"), "subflot run")
+        if self.measure_on == "validation" and not self.validation_share:
+            raise SubflotError(
+                "there are no validation examples to measure on", hint="set validation_share=0.2"
+            )
+
+    @property
+    def method(self) -> Algorithm:
+        """The method with its settings."""
+        return make(self.algorithm, **self.algorithm_settings)
+
+    @property
+    def local(self) -> LocalTraining:
+        """How clients train."""
+        return LocalTraining(**{f.name: getattr(self, f.name) for f in fields(LocalTraining)})
+
+    def flat(self) -> dict[str, Any]:
+        """All settings by name, as `of` takes them."""
+        nested = asdict(self)
+        parts = [nested.pop(f"{part}_settings") for part in PARTS]
+        return {**nested, **{key: value for part in parts for key, value in part.items()}}
+
+    @property
+    def run_id(self) -> str:
+        """A name that tells runs of different settings apart.
+
+        It depends on what differs from the defaults, so that a new setting renames no run; a new
+        default raises RESULTS_VERSION.
+        """
+        usual = RunConfig.of(**{part: getattr(self, part) for part in PARTS}).flat()
+        named = {part: getattr(self, part) for part in PARTS}
+        own = {k: v for k, v in self.flat().items() if k != "name" and v != usual[k]} | named
+        text = json.dumps([RESULTS_VERSION, own], sort_keys=True, default=list)
+        return f"{self.algorithm}-s{self.seed}-{sha256(text.encode()).hexdigest()[:10]}"
+
+    def toml(self) -> str:
+        """Write the settings as TOML, which `read_config` reads."""
+        lines = [f"{key} = {_toml(value)}" for key, value in self.flat().items()]
+        return "\n".join([f"# results version {RESULTS_VERSION}", *lines]) + "\n"
+
+
+def model_settings(build: Callable[..., Any]) -> dict[str, Any]:
+    """The settings of a bundled network, with defaults."""
+    taken = build.keywords if isinstance(build, partial) else {}
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(build).parameters.items()
+        if name != "num_classes" and name not in taken
+    }
+
+
+def grid(settings: Mapping[str, Any]) -> list[RunConfig]:
+    """Make the runs of a file.
+
+    `algorithm` and `seed` may be lists, and `[for.NAME]` sets what holds for one method alone. A
+    setting that belongs to some of the methods is given to those.
+    """
+    flat = dict(settings)
+    special = flat.pop("for", {})
+    algorithms = flat.pop("algorithm", RunConfig.algorithm)
+    algorithms = [algorithms] if isinstance(algorithms, str) else list(algorithms)
+    seeds = flat.pop("seed", 0)
+    seeds = [seeds] if isinstance(seeds, int) else list(seeds)
+    for name in {*algorithms, *special}:
+        if name not in ALGORITHMS:
+            raise UnknownName("algorithm", name, ALGORITHMS, "subflot algorithms")
+    some = {key for name in algorithms for key in _defaults(ALGORITHMS[name])}
+    runs = []
+    for seed in seeds:
+        for name in algorithms:
+            own = _defaults(ALGORITHMS[name])
+            mine = {key: value for key, value in flat.items() if key in own or key not in some}
+            runs.append(
+                RunConfig.of(**{**mine, **special.get(name, {})}, algorithm=name, seed=seed)
+            )
+    return runs
+
+
+def parse(pairs: Iterable[str]) -> dict[str, Any]:
+    """Read `key=value` as written on the command line; values as in TOML, quotes may be left out.
+
+    Example:
+        >>> parse(["rounds=3", "algorithm=fedavg,local", "pruning_rates=[0, 0.5]"])
+        {'rounds': 3, 'algorithm': ['fedavg', 'local'], 'pruning_rates': [0, 0.5]}
+    """
+    import tomllib
+
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise SubflotError(f"`{pair}` sets nothing", hint="write key=value, as in rounds=3")
+        try:
+            settings[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key] = text.split(",") if "," in text else text
+    return settings
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    return {f.name: f.default for f in fields(kind)}
+
+
+def _typed(key: str, value: Any, default: Any) -> Any:
+    """Check that a value is of the kind of the default; whole numbers are fractions too."""
+    if isinstance(default, tuple) and isinstance(value, str | int | float):
+        value = (value,)
+    if isinstance(default, tuple) and isinstance(value, Sequence):
+        return tuple(_typed(key, one, default[0] if default else one) for one in value)
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    is_open = default is inspect.Parameter.empty or default is None
+    # A number may have a word for a value, such as `auto`; the method itself says which.
+    is_word = isinstance(default, float) and isinstance(value, str)
+    if is_open or is_word or type(value) is type(default):
+        return value
+    raise SubflotError(
+        f"{key} is {value!r}", hint=f"it is of type {type(default).__name__}, as in {default!r}"
+    )
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a TOML file of settings."""
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SubflotError(f"cannot read {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SubflotError(f"{path} is not TOML: {error}") from None

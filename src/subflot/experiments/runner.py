@@ -1,0 +1,201 @@
+"""Run one config: build what it names, go on where it stopped, leave a record."""
+
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from subflot.data import load as load_data
+from subflot.data.federated import Examples, FederatedData, federate
+from subflot.errors import SubflotError
+from subflot.experiments.config import RESULTS_VERSION, RunConfig
+from subflot.models import find as find_model
+from subflot.models.load import load as load_model
+from subflot.results import CONFIG, ENVIRONMENT, SUMMARY, RunRecord
+from subflot.seeding import generator
+from subflot.simulation import Round, simulate
+from subflot.simulation.roster import Roster, drawn, given, rate_within
+from subflot.simulation.store import clear, write_text
+from subflot.task import Task
+from subflot.training.local import seeded
+
+
+def run(
+    config: RunConfig,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    force: bool = False,
+    on_round: Callable[[Round], None] = lambda _: None,
+) -> RunRecord:
+    """Run a config, or the rest of it; a finished run is not run again.
+
+    Args:
+        config: what to run.
+        folder: where its record is kept, and where it goes on if it was interrupted.
+        workers: processes; None: one per core.
+        force: throw away what is there and start anew.
+        on_round: called after every round, when it is saved.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        if force:
+            clear(folder)
+            (folder / SUMMARY).unlink(missing_ok=True)
+        _claim(folder, config, force)
+        record = RunRecord(folder)
+        if record.is_finished:
+            return record
+        task, data, roster = assemble(config)
+        for done in simulate(
+            config.method,
+            task,
+            data,
+            roster,
+            rounds=config.rounds,
+            per_round=config.per_round or None,
+            seed=config.seed,
+            folder=folder,
+            workers=workers,
+            evaluate_every=config.evaluate_every,
+        ):
+            on_round(done)
+        record = RunRecord(folder)
+        write_text(folder / SUMMARY, json.dumps(record.summary(), indent=1) + "\n")
+        return record
+
+
+def assemble(config: RunConfig) -> tuple[Task, FederatedData, Roster]:
+    """Build what a config names: the task, the clients' data, and who there is."""
+    dataset = load_data(config.data, **config.data_settings)
+    data = federate(
+        dataset,
+        partition=config.partition,
+        num_clients=config.num_clients or None,
+        seed=config.seed,
+        test_share=None if config.test_share < 0 else config.test_share,
+        validation_share=config.validation_share,
+        **config.partition_settings,
+    )
+    if config.measure_on == "validation":
+        empty = np.empty(0, dtype=np.int64)
+        hidden = [replace(s, test=s.validation, validation=empty) for s in data.shares]
+        data = FederatedData(dataset, tuple(hidden))
+    if config.per_round > data.num_clients:
+        raise SubflotError(
+            f"per_round is {config.per_round}", hint=f"there are {data.num_clients} clients"
+        )
+    task = _task(config, dataset.tensors([0, 1])[0], len(dataset.classes))
+    return replace(task, proxy=_proxy(config, data)), data, _roster(config, task, data.num_clients)
+
+
+def _task(config: RunConfig, example: torch.Tensor, num_classes: int) -> Task:
+    seed = int(torch.randint(2**62, (), generator=generator(config.seed, "model")))
+    with seeded(seed, config.device):
+        if ":" in config.model:
+            shape = ",".join(map(str, example.shape[1:]))
+            kind = "" if example.is_floating_point() else ":int"
+            model = load_model(config.model, [shape + kind])[0]
+        else:
+            model = find_model(config.model).build(num_classes, **config.model_settings)
+    try:
+        with torch.no_grad():
+            logits = model.eval()(example)
+    except (RuntimeError, IndexError) as error:
+        raise SubflotError(
+            f"{config.model} cannot take inputs of shape {tuple(example.shape[1:])} from data set "
+            f"`{config.data}`: {error}"
+        ) from None
+    if logits.shape != (len(example), num_classes):
+        raise SubflotError(
+            f"{config.model} returns {tuple(logits.shape)} for {len(example)} examples",
+            hint=f"data set `{config.data}` has {num_classes} classes",
+        )
+    return Task.of(model.train(), example, config.local, device=config.device)
+
+
+def _proxy(config: RunConfig, data: FederatedData) -> Examples | None:
+    """Training examples that the server holds, drawn from all clients' own."""
+    pool = np.concatenate([shares.train for shares in data.shares])
+    count = round(config.proxy_share * len(pool))
+    if not count:
+        return None
+    order = torch.randperm(len(pool), generator=generator(config.seed, "proxy"))[:count]
+    return Examples(*data.dataset.tensors(pool[np.sort(order.numpy())]))
+
+
+def _roster(config: RunConfig, task: Task, num_clients: int) -> Roster:
+    if config.client_rates:
+        return given(num_clients, config.client_rates)
+    if not config.budgets:
+        return drawn(num_clients, config.pruning_rates, config.seed, config.redraw_every)
+    rates = [rate_within(task, budget, config.budget) for budget in config.budgets]
+    return drawn(num_clients, rates, config.seed, config.redraw_every)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder, so that no second process writes into it."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SubflotError(
+                f"{folder} is in use by another process", hint="wait for it, or name another folder"
+            ) from None
+        yield
+
+
+def _claim(folder: Path, config: RunConfig, force: bool) -> None:
+    """Write the settings into a new folder; one that holds other settings is an error."""
+    path = folder / CONFIG
+    if path.exists() and not force:
+        there = RunRecord(folder).config
+        known = {**config.flat(), **{k: v for k, v in there.items() if k != "name"}}
+        odd = sorted(k for k, v in config.flat().items() if _plain(known[k]) != _plain(v))
+        odd += sorted(there.keys() - config.flat().keys())
+        if odd:
+            raise SubflotError(
+                f"{folder} holds a run of other settings: {', '.join(odd[:5])}",
+                hint="name another folder, or add --force to replace it",
+            )
+        return
+    write_text(path, config.toml())
+    write_text(folder / ENVIRONMENT, json.dumps(environment(), indent=1) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def environment() -> dict[str, Any]:
+    """Say what a run was made with."""
+    return {
+        "results_version": RESULTS_VERSION,
+        "subflot": version("subflot"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

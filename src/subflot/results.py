@@ -1,0 +1,114 @@
+"""What a run leaves on disk, read without torch: every table and figure is drawn from this."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from subflot.errors import SubflotError
+
+CONFIG, METRICS, TIMING = "config.toml", "metrics.jsonl", "timing.jsonl"
+SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The folder of a run, finished or not."""
+
+    folder: Path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Every setting that can change a number."""
+        path = self.folder / CONFIG
+        try:
+            return tomllib.loads(path.read_text())
+        except FileNotFoundError:
+            raise SubflotError(
+                f"{self.folder} is not the folder of a run", hint=f"it has no {CONFIG}"
+            ) from None
+        except tomllib.TOMLDecodeError as error:
+            raise SubflotError(f"{path} is damaged: {error}") from None
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """One entry per round: accuracies as shares, clients as columns."""
+        return _lines(self.folder / METRICS)
+
+    @cached_property
+    def timing(self) -> list[dict[str, Any]]:
+        """Seconds per round, and by phase."""
+        return _lines(self.folder / TIMING)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all rounds are there."""
+        return (self.folder / SUMMARY).is_file()
+
+    def summary(self) -> dict[str, Any]:
+        """Sum a run up: the last round, the best round beside it, and what it cost."""
+        if not self.rounds:
+            return {"round": 0}
+        measured = [line for line in self.rounds if line["trained"]]
+        best = max(measured, key=lambda line: line["trained"]["mean"], default=None)
+        last = measured[-1] if measured else self.rounds[-1]
+        latest = self._latest()
+        return {
+            "round": self.rounds[-1]["round"],
+            "trained": sum(latest.values()) / len(latest) if latest else None,
+            "worst": min(latest.values()) if latest else None,
+            "extracted": last["extracted"] and last["extracted"]["mean"],
+            "global": last["global"] and last["global"]["accuracy"],
+            "best_round": best and best["round"],
+            "best_trained": best and best["trained"]["mean"],
+            "parameters": self._mean("parameters"),
+            "multiply_adds": self._mean("multiply_adds"),
+            "bytes_down": sum(line["bytes_down"] for line in self.rounds),
+            "bytes_up": sum(line["bytes_up"] for line in self.rounds),
+            "num_rejected": sum(line["num_rejected"] for line in self.rounds),
+            "seconds": sum(line["seconds"] for line in self.timing),
+            "phases": self._phases(),
+        }
+
+    def _latest(self) -> dict[int, float]:
+        """Each client's accuracy when it last took part."""
+        found: dict[int, float] = {}
+        for line in self.rounds:
+            clients = line["clients"]
+            if "trained_correct" not in clients:
+                continue
+            columns = (clients["client"], clients["trained_correct"], clients["num_test"])
+            for client, correct, count in zip(*columns, strict=True):
+                if count:
+                    found[client] = correct / count
+        return found
+
+    def _mean(self, column: str) -> float:
+        values = [value for line in self.rounds for value in line["clients"].get(column, ())]
+        return sum(values) / len(values) if values else 0.0
+
+    def _phases(self) -> dict[str, float]:
+        total: dict[str, float] = {}
+        for line in self.timing:
+            for phase, seconds in line["phases"].items():
+                total[phase] = total.get(phase, 0.0) + seconds
+        return total
+
+
+def find_runs(folder: Path) -> Iterator[RunRecord]:
+    """Find the runs below a folder, in the order of their names."""
+    for path in sorted(folder.rglob(CONFIG)):
+        yield RunRecord(path.parent)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    lines = path.read_text().splitlines()
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise SubflotError(f"{path} is damaged: {error}") from None

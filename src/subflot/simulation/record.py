@@ -1,0 +1,89 @@
+"""What is logged of a round: numbers that the seed decides, and the time that they took.
+
+They go to two logs, so that runs of equal settings leave equal metrics, byte for byte.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from subflot.simulation.federation import Report
+from subflot.training import Measurement
+
+
+def metrics_line(
+    round: int, reports: Sequence[Report], measured: Measurement | None
+) -> dict[str, Any]:
+    """Return what a round led to. Accuracies are shares from 0 to 1, losses means per example."""
+    line: dict[str, Any] = {"round": round}
+    for name in ("trained", "extracted"):
+        line[name] = _summary([getattr(report, name) for report in reports])
+    line["global"] = None if measured is None else _measurement(measured)
+    line["bytes_down"] = sum(report.bytes_down for report in reports)
+    line["bytes_up"] = sum(report.bytes_up for report in reports)
+    line["num_rejected"] = sum(bool(report.fault) for report in reports)
+    line["clients"] = _columns([_client(report) for report in reports])
+    return line
+
+
+def timing_line(round: int, reports: Sequence[Report], seconds: float) -> dict[str, Any]:
+    """Return where the time of a round went; phases are added up over the clients."""
+    phases = sorted({phase for report in reports for phase in report.seconds})
+    return {
+        "round": round,
+        "seconds": seconds,
+        "phases": {name: sum(r.seconds.get(name, 0.0) for r in reports) for name in phases},
+    }
+
+
+def _client(report: Report) -> dict[str, Any]:
+    trained, extracted = report.trained, report.extracted
+    test = trained or extracted
+    return {
+        "client": report.client.id,
+        "pruning_rate": report.client.pruning_rate,
+        "num_examples": report.num_examples,
+        "num_test": None if test is None else test.num_examples,
+        "trained_correct": None if trained is None else trained.num_correct,
+        "trained_loss": None if trained is None else _finite(trained.loss / trained.num_examples),
+        "extracted_correct": None if extracted is None else extracted.num_correct,
+        "parameters": report.parameters,
+        "multiply_adds": report.multiply_adds,
+        "bytes_down": report.bytes_down,
+        "bytes_up": report.bytes_up,
+        **{name: _finite(value) for name, value in report.metrics.items()},
+        "fault": report.fault or None,
+    }
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Turn a table of rows into one of columns, which names each column once."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return {name: column for name, column in columns.items() if any(v is not None for v in column)}
+
+
+def _summary(found: Sequence[Measurement | None]) -> dict[str, Any] | None:
+    """Summarise over clients: their plain mean, that by test examples, and the worst."""
+    each = [one for one in found if one is not None]
+    if not each:
+        return None
+    count = sum(one.num_examples for one in each)
+    return {
+        "mean": sum(one.accuracy for one in each) / len(each),
+        "weighted": sum(one.num_correct for one in each) / count,
+        "worst": min(one.accuracy for one in each),
+        "loss": _finite(sum(one.loss for one in each) / count),
+    }
+
+
+def _measurement(one: Measurement) -> dict[str, Any]:
+    return {
+        "accuracy": one.accuracy,
+        "loss": _finite(one.loss / one.num_examples),
+        "num_examples": one.num_examples,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,212 @@
+"""The folder of a run: what the server knows between rounds, consistent at every instant.
+
+A round writes new files and changes none. It counts from the moment that the manifest, which
+names the files that belong together, is replaced; until then the round before stands. Logs only
+grow, and the manifest says how far they count.
+
+    manifest.json                  the last round that is whole, and its files
+    state-12.safetensors           the server's model and extras
+    history/7-12.safetensors       what client 7 uploaded in round 12
+    memory/7-12.safetensors        what client 7 remembers since round 12
+    arriving/                      uploads of the present round
+    metrics.jsonl, timing.jsonl    logs
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from subflot.algorithms.base import Memory, State
+from subflot.errors import SubflotError
+from subflot.weights import Weights, read_weights, sync, write_weights
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+PER_CLIENT = ("history", "memory")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Which round is whole, and which files belong to it."""
+
+    round: int
+    history: Mapping[str, str] = field(default_factory=dict)
+    """Client -> file of its last upload."""
+    memory: Mapping[str, str] = field(default_factory=dict)
+    logs: Mapping[str, int] = field(default_factory=dict)
+    """Log -> bytes that count."""
+
+    @property
+    def state(self) -> str:
+        """The file of the server's state."""
+        return f"state-{self.round}.safetensors"
+
+
+class ClientFiles(Mapping[int, Weights]):
+    """Named tensors per client, read from their files when they are asked for."""
+
+    def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
+        self._folder, self._files = folder, files
+
+    def __getitem__(self, client: int) -> Weights:
+        return read_weights(self._folder / self._files[str(client)])
+
+    def __contains__(self, client: object) -> bool:
+        return str(client) in self._files
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(map(int, self._files)))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+class Store:
+    """Reads and writes the folder of a run. Several processes may read; one commits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # ----- reading, in any process
+
+    def manifest(self) -> Manifest | None:
+        """Return the last whole round; None before the first commit."""
+        path = self.folder / MANIFEST
+        try:
+            found = json.loads(path.read_text())
+            number = found.pop("format")
+            if number != FORMAT:
+                raise SubflotError(
+                    f"{path} has format {number}, this version reads {FORMAT}",
+                    hint="finish the run with the version that began it, or start it anew",
+                )
+            return Manifest(**found)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError) as error:
+            raise SubflotError(
+                f"{path} is damaged: {error}", hint="restore the file, or run again with --force"
+            ) from None
+
+    def state(self, manifest: Manifest) -> State:
+        """Read the server's state after the manifest's round."""
+        parts = joined(self._read(manifest.state))
+        history = ClientFiles(self.folder, manifest.history)
+        return State(parts.get("weights", {}), parts.get("extras", {}), history)
+
+    def memory(self, manifest: Manifest, client: int) -> Memory:
+        """Read what a client remembers; nothing if it never took part."""
+        file = manifest.memory.get(str(client))
+        return self._read(file) if file else {}
+
+    def _read(self, file: str) -> dict[str, torch.Tensor]:
+        try:
+            return read_weights(self.folder / file)
+        except SubflotError as error:
+            raise SubflotError(
+                f"a checkpoint is damaged: {error}",
+                hint="restore the file, or run again with --force",
+            ) from None
+
+    def arriving(self, client: int) -> Path:
+        """Where a client's upload waits to be merged."""
+        return self.folder / "arriving" / f"{client}.safetensors"
+
+    def keep(self, kind: str, client: int, round: int, weights: Weights) -> str:
+        """Write what belongs to a client; it counts once a manifest names the file."""
+        file = f"{kind}/{client}-{round}.safetensors"
+        write_weights(self.folder / file, weights)
+        return file
+
+    # ----- writing, in the process that owns the run
+
+    def open(self) -> Manifest | None:
+        """Prepare the folder and throw away what no manifest names."""
+        for name in (*PER_CLIENT, "arriving"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        manifest = self.manifest()
+        self._sweep(manifest or Manifest(-1))
+        for log, length in (manifest.logs if manifest else {}).items():
+            path = self.folder / log
+            if not path.exists() or path.stat().st_size < length:
+                raise SubflotError(
+                    f"{path} is shorter than the {length} bytes it had",
+                    hint="restore the file, or run again with --force",
+                )
+            os.truncate(path, length)
+        return manifest
+
+    def write(self, manifest: Manifest, state: State) -> None:
+        """Write the state of a round that does not count yet."""
+        stored = flattened({"weights": state.weights, "extras": state.extras})
+        write_weights(self.folder / manifest.state, stored)
+
+    def commit(self, manifest: Manifest, lines: Mapping[str, Any]) -> Manifest:
+        """Make a round count: its state, its logs' new lines, and the files that it names."""
+        logs = {log: self._append(log, line) for log, line in lines.items()}
+        whole = Manifest(manifest.round, manifest.history, manifest.memory, logs)
+        for name in PER_CLIENT:
+            sync(self.folder / name)
+        write_text(self.folder / MANIFEST, json.dumps({"format": FORMAT, **vars(whole)}))
+        self._sweep(whole)
+        return whole
+
+    def _append(self, log: str, line: Any) -> int:
+        with (self.folder / log).open("ab") as file:
+            if line is not None:
+                file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def _sweep(self, manifest: Manifest) -> None:
+        """Remove files of rounds that are over or never became whole."""
+        named = {manifest.state, *manifest.history.values(), *manifest.memory.values()}
+        found = [*self.folder.glob("state-*.safetensors"), *self.folder.glob(".*.part")]
+        for name in (*PER_CLIENT, "arriving"):
+            found += (self.folder / name).iterdir()
+        for path in found:
+            if str(path.relative_to(self.folder)) not in named:
+                path.unlink(missing_ok=True)
+
+
+def flattened(parts: Mapping[str, Weights]) -> Weights:
+    """Put groups of named tensors into one."""
+    return {f"{part}/{name}": t for part, tensors in parts.items() for name, t in tensors.items()}
+
+
+def joined(flat: Weights) -> dict[str, dict[str, torch.Tensor]]:
+    """Undo `flattened`; groups without tensors are gone."""
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in flat.items():
+        part, _, rest = name.partition("/")
+        parts.setdefault(part, {})[rest] = tensor
+    return parts
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text)
+        sync(part)
+        part.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        raise SubflotError(f"cannot write {path}: {error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def clear(folder: Path) -> None:
+    """Remove what a run left, and nothing else."""
+    for name in (*PER_CLIENT, "arriving"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for path in [*folder.glob("state-*.safetensors"), *folder.glob("*.jsonl"), folder / MANIFEST]:
+        path.unlink(missing_ok=True)
