@@ -26,9 +26,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup  ## Show the channel map of a ResNet-18 and the cost of a VGG-11 at each size
-	@$(BIN)/subflot trace resnet18
-	@$(BIN)/subflot cost vgg11
+demo: setup  ## Run the quickstart: five methods on 20 clients of four sizes, about a minute
+	@$(BIN)/subflot run quickstart
 
 test: lint types  ## Check format, lint and types, then run every test and doctest
 	@$(BIN)/pytest -q -n auto

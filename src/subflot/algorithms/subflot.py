@@ -12,12 +12,11 @@ one to one and the others left out, so a client gets channels of the global mode
 its own return to the places that they match, each averaged over its owners.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from subflot.algorithms.averaging import owner_average
 from subflot.algorithms.base import (
@@ -173,22 +172,39 @@ class SubFLOT(Algorithm):
 
     def place(self, task: Task, state: State, client: Client, upload: Upload, turn: Turn) -> Upload:
         if self.merge == "position":
-            return replace(upload, kept=prefix(task.channels, client.pruning_rate))
-        alignment = self._align(task, upload.weights, state.weights)
-        if self.plan == "partial":
-            return replace(upload, kept=matched(task, upload.weights, alignment))
-        carried = alignment.weights
-        moved = squared_distance(carried, upload.weights, task.channels, parameters=task.parameters)
-        metrics = {**upload.metrics, "delta_ot": moved}
-        return replace(upload, weights=carried, metrics=metrics)
+            placed = replace(upload, kept=prefix(task.channels, client.pruning_rate))
+        else:
+            alignment = self._align(task, upload.weights, state.weights)
+            if self.plan == "partial":
+                placed = replace(upload, kept=matched(task, upload.weights, alignment))
+            else:
+                placed = replace(upload, weights=alignment.weights)
+            moved = squared_distance(
+                alignment.weights, upload.weights, task.channels, parameters=task.parameters
+            )
+            placed = replace(placed, metrics={**upload.metrics, "delta_ot": moved})
+        if self.global_share != "auto":
+            return placed
+        before = take(state.weights, task.channels, placed.kept)
+        length = _squared_length(placed.weights, before, task.parameters)
+        return replace(placed, metrics={**placed.metrics, "update": length})
 
     def aggregate(self, task: Task, state: State, arrivals: Iterable[Arrival], turn: Turn) -> State:
-        length = _UpdateLength(state.weights, task.parameters)
-        watched = (length.seen(arrival) for arrival in arrivals)
-        weights = owner_average(state.weights, task.channels, watched)
+        lengths: list[tuple[int, float]] = []
+
+        def watched() -> Iterator[Arrival]:
+            for arrival in arrivals:
+                upload = arrival.upload
+                lengths.append((upload.num_examples, upload.metrics.get("update", 0.0)))
+                yield arrival
+
+        weights = owner_average(state.weights, task.channels, watched())
         extras = dict(state.extras)
         if self.global_share == "auto":
-            extras["disagreement"] = torch.tensor(length.disagreement(weights))
+            mean = sum(n * length for n, length in lengths) / sum(n for n, _ in lengths)
+            merged = _squared_length(weights, state.weights, task.parameters)
+            disagreement = 1 - merged / mean if mean else 0.5
+            extras["disagreement"] = torch.tensor(min(1.0, max(0.0, disagreement)))
         return State(weights, extras)
 
 
@@ -212,29 +228,10 @@ def matched(task: Task, weights: Weights, alignment: Alignment) -> Channels:
     return kept
 
 
-class _UpdateLength:
-    """How long the clients' updates are, to be compared with the length of their mean."""
-
-    def __init__(self, weights: Weights, parameters: frozenset[str]) -> None:
-        self.weights, self.parameters = weights, parameters
-        self.total = self.examples = 0.0
-
-    def seen(self, arrival: Arrival) -> Arrival:
-        """Count an update of full size; one of partial plans says nothing of absent channels."""
-        upload = arrival.upload
-        if all(t.shape == self.weights[n].shape for n, t in upload.weights.items()):
-            self.total += upload.num_examples * self._squared(upload.weights)
-            self.examples += upload.num_examples
-        return arrival
-
-    def disagreement(self, merged: Weights) -> float:
-        """Return 0 when all updates were alike, towards 1 when they cancelled each other."""
-        if not self.total:
-            return 0.5
-        return min(1.0, max(0.0, 1 - self._squared(merged) * self.examples / self.total))
-
-    def _squared(self, weights: Weights) -> float:
-        def length(name: str, tensor: Tensor) -> float:
-            return float(torch.linalg.vector_norm(tensor - self.weights[name])) ** 2
-
-        return sum(length(n, t) for n, t in weights.items() if n in self.parameters)
+def _squared_length(weights: Weights, before: Weights, parameters: frozenset[str]) -> float:
+    """Sum the squares of what changed."""
+    return sum(
+        float(torch.linalg.vector_norm(tensor - before[name])) ** 2
+        for name, tensor in weights.items()
+        if name in parameters
+    )

@@ -7,6 +7,7 @@ import typer
 
 from subflot.cli.align import align_command
 from subflot.cli.data import app as data_app
+from subflot.cli.export import export_command, predict_command
 from subflot.cli.models import cost_command, trace_command
 from subflot.cli.run import algorithms_command, resume_command, run_command
 from subflot.errors import SubflotError
@@ -24,6 +25,12 @@ _EXAMPLE = "Example: subflot "
 app.command("run", epilog=_EXAMPLE + "run quickstart --set rounds=5")(run_command)
 app.command("resume", epilog=_EXAMPLE + "resume runs/quickstart/subflot-s0-...")(resume_command)
 app.command("algorithms", epilog=_EXAMPLE + "algorithms --json")(algorithms_command)
+app.command("export", epilog=_EXAMPLE + "export runs/quickstart/subflot-s0-... --client 7")(
+    export_command
+)
+app.command("predict", epilog=_EXAMPLE + "predict client-7.safetensors --data digits")(
+    predict_command
+)
 app.command("cost", epilog=_EXAMPLE + "cost vgg11 --rates 0,0.5")(cost_command)
 app.command("trace", epilog=_EXAMPLE + "trace mymodel.py:Net --input 3,32,32")(trace_command)
 app.command("align", epilog=_EXAMPLE + "align client.safetensors global.safetensors --model vgg11")(

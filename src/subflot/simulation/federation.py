@@ -59,6 +59,7 @@ class Federation:
             self._before = (round, manifest, self.store.state(manifest))
         return self._before[1:]
 
+    @torch.enable_grad()  # Where it runs, gradients may be off.
     def take_part(self, client: Client, turn: Turn, is_measured: bool) -> Report:
         """Let a client take part in a round; its upload waits in the store."""
         try:

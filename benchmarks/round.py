@@ -1,0 +1,100 @@
+"""One round of FedAvg on HAR against a plain PyTorch loop that does the same steps.
+
+    SUBFLOT_DATA=... python benchmarks/round.py [rounds]
+
+30 users, HARCNN, batch 32, 5 epochs, no evaluation on either side. Rounds of the engine with one
+worker, of the loop, and of the engine with two workers take turns; all sides use one thread per
+process. Prints medians over rounds: CPU seconds of the engine as a multiple of the loop's, and wall
+seconds of two workers as a multiple of the loop's.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from subflot import RunConfig
+from subflot.algorithms import make
+from subflot.data.federated import FederatedData
+from subflot.experiments.runner import assemble
+from subflot.simulation import simulate
+from subflot.task import Task
+
+NEVER = 10**6
+
+
+def plain_loop(task: Task, data: FederatedData) -> Iterator[dict[str, Tensor]]:
+    """FedAvg as one would write it in an afternoon: one model, loaded and trained in turn."""
+    model, local = task.build(task.initial), task.local
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    clients = [data.train(client) for client in range(data.num_clients)]
+    while True:
+        total = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+        for examples in clients:
+            model.load_state_dict(weights)
+            model.train()
+            train(model, examples.inputs, examples.labels, local.learning_rate)
+            for name, tensor in model.state_dict().items():
+                total[name] += tensor * len(examples)
+        count = sum(len(examples) for examples in clients)
+        weights = {name: tensor / count for name, tensor in total.items()}
+        yield weights
+
+
+def train(model: nn.Module, inputs: Tensor, labels: Tensor, learning_rate: float) -> None:
+    """Five epochs of batches of 32."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    for _ in range(5):
+        for chosen in torch.randperm(len(labels)).split(32):
+            optimiser.zero_grad()
+            F.cross_entropy(model(inputs[chosen]), labels[chosen]).backward()
+            optimiser.step()
+
+
+def timed(step: Callable[[], object]) -> tuple[float, float]:
+    """CPU seconds of this process, and wall seconds, of one step."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    step()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def main() -> None:
+    """Measure all sides in turn."""
+    torch.set_num_threads(1)
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    config = RunConfig.of(
+        algorithm="fedavg", data="har", model="harcnn", partition="by_group", rounds=NEVER
+    )
+    task, data, roster = assemble(config)
+    settings = {"rounds": NEVER, "evaluate_every": NEVER}
+    one = simulate(make("fedavg"), task, data, roster, workers=1, **settings)
+    two = simulate(make("fedavg"), task, data, roster, workers=2, **settings)
+    sides = {"one_worker": one, "plain_loop": plain_loop(task, data), "two_workers": two}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, side in sides.items():
+            found = timed(lambda side=side: next(side))
+            if number:  # The first round warms up.
+                times[name].append(found)
+                print(f"{name:12} cpu {found[0]:6.2f} s  wall {found[1]:6.2f} s", flush=True)
+    cpu = {name: statistics.median(t[0] for t in found) for name, found in times.items()}
+    wall = {name: statistics.median(t[1] for t in found) for name, found in times.items()}
+    print(
+        json.dumps(
+            {
+                "cpu_ratio_to_plain_loop": cpu["one_worker"] / cpu["plain_loop"],
+                "wall_ratio_two_workers": wall["two_workers"] / wall["plain_loop"],
+                "plain_loop_cpu_seconds": cpu["plain_loop"],
+                "plain_loop_wall_seconds": wall["plain_loop"],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Members of zip and tar files, read into memory by name; nothing is ever unpacked to disk.
+
+An archive that declares absurd sizes, or members that would leave the folder it is unpacked in, is
+refused as a whole: no published data set has them.
+"""
+
+import gzip
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+from types import TracebackType
+
+from subflot.errors import SubflotError
+
+MEMBER_BYTES = 2 * 2**30
+TOTAL_BYTES = 32 * 2**30
+
+_BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError)
+_UNREADABLE = (*_BROKEN, RuntimeError, NotImplementedError)  # Encrypted, or compressed oddly.
+
+
+def damaged(path: Path | str, reason: object) -> SubflotError:
+    """Say what is wrong with a file that was published whole."""
+    return SubflotError(f"{path}: {reason}", hint="the file is damaged or incomplete: get it again")
+
+
+class ZipReader:
+    """A zip file whose members are read by name.
+
+    Args:
+        path: where it lies, and how errors call it.
+        content: its bytes, for a zip file inside another.
+    """
+
+    def __init__(self, path: Path, content: bytes | None = None) -> None:
+        self.path = path
+        try:
+            self._zip = zipfile.ZipFile(path if content is None else io.BytesIO(content))
+        except _BROKEN as error:
+            raise damaged(path, f"cannot be read as a zip file ({error})") from error
+        self._members = {info.filename: info for info in self._zip.infolist()}
+        total = 0
+        for info in self._members.values():
+            # The upper half of the attributes holds the Unix mode; 0o12 in front marks a link.
+            _check(path, info.filename, info.file_size, info.external_attr >> 28 == 0o12)
+            total += info.file_size
+        if total > TOTAL_BYTES:
+            raise damaged(path, f"it declares {total:,} bytes of contents")
+
+    def __enter__(self) -> "ZipReader":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._zip.close()
+
+    @property
+    def names(self) -> Collection[str]:
+        """Every member, folders with a slash at the end."""
+        return self._members.keys()
+
+    def read(self, name: str) -> bytes:
+        """The contents of a member; an error if it is missing or its checksum is wrong."""
+        if name not in self._members:
+            raise damaged(self.path, f"there is no `{name}` in it")
+        try:
+            return self._zip.read(name)
+        except _UNREADABLE as error:
+            raise damaged(self.path, f"cannot read `{name}` ({error})") from error
+
+    def lines(self, name: str) -> list[str]:
+        """The lines of a text member."""
+        return text(self.read(name), f"{self.path}: `{name}`").splitlines()
+
+
+def read_tar(
+    path: Path, wanted: Collection[str], optional: Collection[str] = ()
+) -> dict[str, bytes]:
+    """Read members of a .tar.gz file in one pass; those `wanted` must be there."""
+    found: dict[str, bytes] = {}
+    try:
+        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            total = 0
+            for member in archive:
+                _check(path, member.name, member.size, not (member.isfile() or member.isdir()))
+                total += member.size
+                if total > TOTAL_BYTES:
+                    raise damaged(path, f"it declares more than {TOTAL_BYTES:,} bytes of contents")
+                name = member.name.removeprefix("./")
+                if name in wanted or name in optional:
+                    content = archive.extractfile(member)
+                    found[name] = content.read() if content else b""
+            # The checksum stands behind the last block, which tarfile need not have reached.
+            while stream.read(2**20):
+                pass
+    except _BROKEN as error:
+        raise damaged(path, f"cannot be read as a tar.gz file ({error})") from error
+    for name in wanted:
+        if name not in found:
+            raise damaged(path, f"there is no `{name}` in it")
+    return found
+
+
+def text(content: bytes, what: str) -> str:
+    """Decode UTF-8; `what` names the content in an error."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise damaged(what, f"is not UTF-8 text (byte {error.start})") from error
+
+
+def _check(path: Path, name: str, size: int, is_link: bool) -> None:
+    parts = name.replace("\\", "/").split("/")
+    if is_link or ".." in parts or parts[0] == "" or parts[0].endswith(":"):
+        raise SubflotError(
+            f"{path}: member `{name}` would leave the folder it is unpacked in",
+            hint="no published data set holds such a member: do not trust this file",
+        )
+    if size > MEMBER_BYTES:
+        raise damaged(path, f"member `{name}` declares {size:,} bytes")

@@ -1,0 +1,37 @@
+"""Small archives and pictures, made by the tests that read them."""
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+
+def zip_file(path: Path, members: Mapping[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def tar_file(path: Path, members: Mapping[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def picture(pixels: NDArray[Any], kind: str = "PNG") -> bytes:
+    """A picture file of (height, width) or (height, width, 3) bytes."""
+    stream = io.BytesIO()
+    Image.fromarray(np.asarray(pixels, dtype=np.uint8)).save(stream, kind)
+    return stream.getvalue()
