@@ -189,6 +189,16 @@ def test_images_are_decoded_once_until_something_changes(
     assert from_folder(folder, size=8).classes == ("blue", "crimson", "green")
 
 
+def test_other_labels_or_clients_for_the_same_files_are_other_data(folder: Path) -> None:
+    table = folder.parent / "mine.csv"
+    found = []
+    for label, client in (("warm", "anna"), ("cold", "anna"), ("cold", "ben")):
+        table.write_text(f"file,label,client\nimages/red/1.png,{label},{client}\n")
+        data = from_table(table)
+        found.append((*data.classes, *data.group_names))
+    assert found == [("warm", "anna"), ("cold", "anna"), ("cold", "ben")]
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

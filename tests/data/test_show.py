@@ -180,6 +180,7 @@ def test_the_command_prints_a_table_and_draws(subflot: Run, tmp_path: Path) -> N
     assert code == 0
     assert out.startswith("digits-domains: 1,797 examples, 5 clients, by_domain")
     assert "inverted" in out
+    assert "classes:" not in out  # The digits are their own names.
     assert err == f"wrote {picture}\n"
     assert imread(picture).ndim == 3
 

@@ -68,9 +68,9 @@ def show_command(
         return
     show(f"{division.name}: {len(dataset):,} examples, {len(division.counts)} clients, {partition}")
     show(division_table(division))
-    if len(division.classes) <= MOST_COLUMNS:
-        legend = [f"{label} {name}" for label, name in enumerate(division.classes)]
-        show("classes: " + ", ".join(legend))
+    legend = [f"{n} {name}" for n, name in enumerate(division.classes) if name != str(n)]
+    if legend and len(division.classes) <= MOST_COLUMNS:
+        show(f"classes: {', '.join(legend)}")
 
 
 def division_table(division: Division) -> Table:

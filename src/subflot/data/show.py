@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MOST_NAMES = 40
 """Classes up to which each has its name beside the picture."""
-
 LARGEST_BUBBLE = 28.0
 """In points, so that the key beside the picture has room for three."""
 
