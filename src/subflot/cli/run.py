@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +17,9 @@ from subflot.cli.watch import Watch, progress
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments.config import RunConfig, grid, parse, read_config
 from subflot.experiments.runner import run
+from subflot.experiments.track import tracker
 from subflot.results import RunRecord
+from subflot.simulation import Round
 
 Workers = Annotated[
     int | None, typer.Option(help="Processes, of one thread each; by default one per core.", min=1)
@@ -60,6 +62,9 @@ def run_command(
     force: Annotated[
         bool, typer.Option("--force", help="Start anew, also what is finished.")
     ] = False,
+    track: Annotated[
+        str | None, typer.Option(metavar="tensorboard|mlflow", help="Also draw curves there.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs and their settings, run none.")
     ] = False,
@@ -81,7 +86,8 @@ def run_command(
             there = "finished" if RunRecord(_folder(out, config)).is_finished else "to run"
             show(f"# {_folder(out, config)} ({there})\n{config.toml()}")
         return
-    records = _run_all([(config, _folder(out, config)) for config in configs], workers, force)
+    jobs = [(config, _folder(out, config)) for config in configs]
+    records = _run_all(jobs, workers, force, track)
     if as_json:
         shown = [{"run": str(r.folder), **r.config, **r.summary()} for r in records]
         show_json({"runs": shown})
@@ -95,7 +101,10 @@ def _folder(out: Path, config: RunConfig) -> Path:
 
 
 def _run_all(
-    jobs: Sequence[tuple[RunConfig, Path]], workers: int | None, force: bool
+    jobs: Sequence[tuple[RunConfig, Path]],
+    workers: int | None,
+    force: bool,
+    track: str | None = None,
 ) -> list[RunRecord]:
     records = []
     with progress() as bar:
@@ -103,9 +112,16 @@ def _run_all(
             if RunRecord(folder).is_finished and not force:
                 _say(f"{folder} is finished; --force runs it again")
             title = config.algorithm + (f" seed {config.seed}" if config.seed else "")
-            watch = Watch(title, config.rounds, bar)
+            told: list[Callable[[Round], None]] = [Watch(title, config.rounds, bar)]
+            if track:
+                told.append(tracker(track, config, folder))
+
+            def tell(done: Round, told: Sequence[Callable[[Round], None]] = tuple(told)) -> None:
+                for listener in told:
+                    listener(done)
+
             try:
-                records.append(run(config, folder, workers=workers, force=force, on_round=watch))
+                records.append(run(config, folder, workers=workers, force=force, on_round=tell))
             except KeyboardInterrupt:
                 done = len(RunRecord(folder).rounds)
                 _say(f"stopped; {done} of {config.rounds} rounds of {config.algorithm} are saved")
