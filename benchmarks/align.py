@@ -3,6 +3,7 @@
 The floor is what no implementation can avoid: the distance matrices, and one copy of the source's
 weights. Both models are drawn at random ("random"), or the target is a slice of the source with
 noise ("near"), as it is after some rounds. CPU seconds, medians of interleaved runs, one thread.
+With `--up` the clients' models are aligned to the global one, as they are to be merged.
 """
 
 import gc
@@ -102,27 +103,28 @@ def num_bytes(weights: Weights) -> int:
     return sum(t.numel() * t.element_size() for t in weights.values())
 
 
-def extra_memory(name: str, rate: float) -> float:
+def extra_memory(name: str, rate: float, *, is_up: bool) -> float:
     """Memory that an alignment holds at most beyond both models and its result, in models.
 
     It runs in a process that gives freed memory back at once, so that the peak is what is held.
     """
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    command = [sys.executable, __file__, "--memory", name, str(rate)]
+    direction = ["--up"] if is_up else []
+    command = [sys.executable, __file__, *direction, "--memory", name, str(rate)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
-def print_extra_memory(name: str, rate: float) -> None:
+def print_extra_memory(name: str, rate: float, *, is_up: bool) -> None:
     """Measure in this process, after one run that compiles and imports."""
     torch.set_num_threads(1)
-    source, target, channels = models(name, rate, "random")
+    source, target, channels = models(name, rate, "random", is_up=is_up)
     result = num_bytes(align(source, target, channels).weights)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # Resets the peak to the present.
     before = _status("VmRSS")
     align(source, target, channels)
-    print((_status("VmHWM") - before - result) / num_bytes(source))
+    print((_status("VmHWM") - before - result) / max(num_bytes(source), num_bytes(target)))
 
 
 def _status(field: str) -> int:
@@ -130,8 +132,10 @@ def _status(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def models(name: str, rate: float, kind: str) -> tuple[Weights, Weights, ChannelMap]:
-    """A global model, a client's, and their map."""
+def models(
+    name: str, rate: float, kind: str, *, is_up: bool = False
+) -> tuple[Weights, Weights, ChannelMap]:
+    """A global model, a client's (the other way round on the way up), and their map."""
     network = find(name)
     torch.manual_seed(0)
     model = network.model()
@@ -146,12 +150,12 @@ def models(name: str, rate: float, kind: str) -> tuple[Weights, Weights, Channel
         else t
         for n, t in take(other, channels, kept).items()
     }
-    return source, target, channels
+    return (target, source, channels) if is_up else (source, target, channels)
 
 
-def measure(name: str, rate: float, kind: str) -> dict[str, Any]:
+def measure(name: str, rate: float, kind: str, *, is_up: bool) -> dict[str, Any]:
     """Measure one case."""
-    source, target, channels = models(name, rate, kind)
+    source, target, channels = models(name, rate, kind, is_up=is_up)
     rows = pairs_compared(source, target, channels)
 
     def floor() -> object:
@@ -182,16 +186,18 @@ def measure(name: str, rate: float, kind: str) -> dict[str, Any]:
 def main() -> None:
     """Measure every case and print it beside the paper's figure."""
     torch.set_num_threads(1)
-    if sys.argv[1:2] == ["--memory"]:
-        print_extra_memory(sys.argv[2], float(sys.argv[3]))
+    is_up = "--up" in sys.argv
+    names = [argument for argument in sys.argv[1:] if argument != "--up"]
+    if names[:1] == ["--memory"]:
+        print_extra_memory(names[1], float(names[2]), is_up=is_up)
         return
     table, memory = [], {}
-    for name in sys.argv[1:] or MODELS:
-        memory[name] = max(extra_memory(name, rate) for rate in (0.0, 0.5))
+    for name in names or MODELS:
+        memory[name] = max(extra_memory(name, rate, is_up=is_up) for rate in RATES)
         print(f"{name:12} memory beyond both models and the result: {memory[name]:.2f} models")
         for rate in RATES:
             for kind in ("random", "near"):
-                row = measure(name, rate, kind)
+                row = measure(name, rate, kind, is_up=is_up)
                 table.append(row)
                 paper = f"   paper (GPU) {PAPER_SECONDS[name]} s" if name in PAPER_SECONDS else ""
                 print(

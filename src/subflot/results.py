@@ -55,7 +55,7 @@ class RunRecord:
         measured = [line for line in self.rounds if line["trained"]]
         best = max(measured, key=lambda line: line["trained"]["mean"], default=None)
         last = measured[-1] if measured else self.rounds[-1]
-        latest = self._latest()
+        latest = self.client_accuracies()
         return {
             "round": self.rounds[-1]["round"],
             "trained": sum(latest.values()) / len(latest) if latest else None,
@@ -73,8 +73,8 @@ class RunRecord:
             "phases": self._phases(),
         }
 
-    def _latest(self) -> dict[int, float]:
-        """Each client's accuracy when it last took part."""
+    def client_accuracies(self) -> dict[int, float]:
+        """Give each client's accuracy `trained` when it last took part and was measured."""
         found: dict[int, float] = {}
         for line in self.rounds:
             clients = line["clients"]

@@ -419,6 +419,15 @@ def test_distances_equal_the_subtraction_of_rows() -> None:
     torch.testing.assert_close(found, exact.float(), rtol=1e-4, atol=0.0)  # Loses two digits.
 
 
+def test_almost_equal_rows_beside_much_larger_ones_keep_their_digits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(24, 40, generator=generator) * torch.logspace(-3, 3, 24)[:, None]
+    near = rows + 1e-4 * rows * torch.randn(24, 40, generator=generator)
+    for source, target in ((rows, near), (near, rows)):
+        exact = torch.cdist(source.double(), target.double()).float()
+        torch.testing.assert_close(distances(source, target), exact, rtol=1e-4, atol=0.0)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-19, 1e19, 1e30])
 def test_distances_of_huge_and_tiny_rows_neither_overflow_nor_vanish(scale: float) -> None:
     rows = torch.randn(12, 7, generator=torch.Generator().manual_seed(0))

@@ -4,11 +4,24 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from subflot.algorithms.adaptivefl import AdaptiveFL
 from subflot.algorithms.base import Algorithm
+from subflot.algorithms.depthfl import DepthFL
+from subflot.algorithms.fedamp import FedAMP, FedAMPSub
 from subflot.algorithms.fedavg import FedAvg, FedAvgFull
+from subflot.algorithms.feddrop import FedDrop
+from subflot.algorithms.feddse import FedDSE
+from subflot.algorithms.fedfomo import FedFomo, FedFomoSub
+from subflot.algorithms.fedmp import FedMP
 from subflot.algorithms.fedprox import FedProx
+from subflot.algorithms.fedrolex import FedRolex
+from subflot.algorithms.flado import Flado
+from subflot.algorithms.flexfl import FlexFL
 from subflot.algorithms.heterofl import HeteroFL
 from subflot.algorithms.local import Local
+from subflot.algorithms.perfedavg import PerFedAvg, PerFedAvgSub
+from subflot.algorithms.pfedme import PFedMe, PFedMeSub
+from subflot.algorithms.scalefl import ScaleFL
 from subflot.algorithms.subflot import SubFLOT, SubFLOTPartial
 from subflot.errors import UnknownName
 
@@ -16,7 +29,14 @@ __all__ = ["ALGORITHMS", "Algorithm", "make"]
 
 ALGORITHMS: Mapping[str, type[Algorithm]] = {
     kind.name: kind
-    for kind in (SubFLOT, SubFLOTPartial, FedAvg, FedAvgFull, FedProx, HeteroFL, Local)
+    for kind in (
+        *(SubFLOT, SubFLOTPartial, FedAvg, FedAvgFull, FedProx),
+        *(HeteroFL, FedRolex, FedDrop, FedMP, FedDSE, AdaptiveFL, FlexFL, Flado),
+        *(DepthFL, ScaleFL),
+        *(PerFedAvg, PerFedAvgSub, PFedMe, PFedMeSub),
+        *(FedAMP, FedAMPSub, FedFomo, FedFomoSub),
+        Local,
+    )
 }
 
 

@@ -1,11 +1,15 @@
 """What comes from a client is checked before it is used."""
 
 import math
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from subflot.algorithms.base import Download, Upload
+from subflot.channels import ChannelMap, Channels
 from subflot.channels.resize import check_kept
+from subflot.channels.space import Segments
 from subflot.errors import SubflotError
 from subflot.task import Task
 from subflot.weights import Weights
@@ -16,8 +20,8 @@ MOST_EXAMPLES = 10**12
 def fault_of(task: Task, download: Download, upload: Upload) -> str:
     """Say what is wrong with an upload; nothing, if it may be merged.
 
-    It must hold the tensors that the client received, finite, of the same types, and of the shapes
-    that it received or of the channels that it says it kept.
+    It must hold the tensors that the client received, finite and of the same types. Their shapes
+    are those of the channels that it says it kept, or as received where nobody named channels.
     """
     count = upload.num_examples
     if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < MOST_EXAMPLES:
@@ -25,27 +29,18 @@ def fault_of(task: Task, download: Download, upload: Upload) -> str:
     if upload.weights.keys() != download.weights.keys():
         odd = sorted(upload.weights.keys() ^ download.weights.keys())
         return f"its tensors are not those that were sent: {', '.join(odd[:3])}"
-    if upload.weights.keys() == task.channels.axes.keys():
-        try:
-            check_kept(task.channels, upload.kept)
-            sizes = task.channels.sizes_of(upload.weights)
-        except SubflotError as error:
-            return str(error).partition("\n")[0]
-        for space, index in upload.kept.items():
-            if len(index) != sizes[space]:
-                return f"it kept {len(index)} channels of `{space}` and sent {sizes[space]}"
-            if len(index.unique()) != len(index):
-                return f"it kept a channel of `{space}` twice"
-    is_cut = any(
-        space not in download.kept or len(index) != len(download.kept[space])
-        for space, index in upload.kept.items()
-    )
+    fault = _fault_of_kept(task.channels, upload.kept)
+    if fault:
+        return fault
+    is_named = bool(upload.kept or download.kept)
+    sizes = {**task.channels.sizes, **{space: len(index) for space, index in upload.kept.items()}}
     for name, tensor in upload.weights.items():
         sent = download.weights[name]
         if tensor.dtype != sent.dtype:
             return f"tensor `{name}` is {tensor.dtype}, and {sent.dtype} was sent"
-        if tensor.dim() != sent.dim() or (tensor.shape != sent.shape and not is_cut):
-            return f"tensor `{name}` has shape {tuple(tensor.shape)}, sent as {tuple(sent.shape)}"
+        shape = _shape(sent, task.channels.axes[name], sizes) if is_named else tuple(sent.shape)
+        if tuple(tensor.shape) != shape:
+            return f"tensor `{name}` has shape {tuple(tensor.shape)}, expected {shape}"
     for part in (upload.weights, upload.extras):
         name = _not_finite(part)
         if name:
@@ -53,6 +48,29 @@ def fault_of(task: Task, download: Download, upload: Upload) -> str:
     if not all(math.isfinite(value) for value in upload.metrics.values()):
         return "its metrics hold NaN or infinity"
     return ""
+
+
+def _fault_of_kept(channels: ChannelMap, kept: Channels) -> str:
+    for space, index in kept.items():
+        if index.dim() != 1 or index.dtype != torch.int64:
+            return f"the channels of `{space}` are no list of whole numbers"
+        if len(index.unique()) != len(index):
+            return f"it kept a channel of `{space}` twice"
+    try:
+        check_kept(channels, kept)
+    except SubflotError as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def _shape(
+    sent: Tensor, axes: tuple[Segments | None, ...], sizes: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Return the shape that a tensor has when spaces have these sizes."""
+    return tuple(
+        length if segments is None else sum(segment.size(sizes) for segment in segments)
+        for length, segments in zip(sent.shape, axes, strict=True)
+    )
 
 
 def _not_finite(weights: Weights) -> str:

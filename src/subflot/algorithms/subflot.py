@@ -200,7 +200,7 @@ class SubFLOT(Algorithm):
 
         weights = owner_average(state.weights, task.channels, watched())
         extras = dict(state.extras)
-        if self.global_share == "auto":
+        if self.global_share == "auto" and lengths:
             mean = sum(n * length for n, length in lengths) / sum(n for n, _ in lengths)
             merged = _squared_length(weights, state.weights, task.parameters)
             disagreement = 1 - merged / mean if mean else 0.5

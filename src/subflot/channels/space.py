@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -39,6 +40,10 @@ class Segment:
 
 
 Segments = tuple[Segment, ...]
+Shapes = tuple[tuple[int, ...], ...]
+
+MAX_WIDTHS = 256
+"""Models of different widths whose sizes a map remembers."""
 
 
 @dataclass(frozen=True)
@@ -129,12 +134,26 @@ class ChannelMap:
 
     def sizes_of(self, weights: Weights) -> dict[str, int]:
         """Read the size of every space off the shapes of a (narrower) model's weights."""
-        sizes = {space: self.sizes[space] for space in self.frozen}
-        open_axes = []
-        for name, axes in self.axes.items():
+        for name in self.axes:
             if name not in weights:
                 raise ChannelError(f"tensor `{name}` is missing from the weights")
-            shape = tuple(weights[name].shape)
+        shapes = tuple(weights[name].shape for name in self.axes)
+        if shapes not in self._sizes_by_shapes:
+            if len(self._sizes_by_shapes) == MAX_WIDTHS:
+                self._sizes_by_shapes.clear()
+            self._sizes_by_shapes[shapes] = self._read(shapes)
+        return dict(self._sizes_by_shapes[shapes])
+
+    @cached_property
+    def _sizes_by_shapes(self) -> dict[Shapes, dict[str, int]]:
+        """The models met so far: a federation has many of few widths."""
+        return {}
+
+    def _read(self, shapes: Shapes) -> dict[str, int]:
+        """Read the sizes off the shapes of all tensors, in the order of `axes`."""
+        sizes = {space: self.sizes[space] for space in self.frozen}
+        open_axes = []
+        for (name, axes), shape in zip(self.axes.items(), map(tuple, shapes), strict=True):
             if len(shape) != len(axes):
                 raise ChannelError(f"tensor `{name}` has shape {shape}, expected {len(axes)} axes")
             open_axes += [

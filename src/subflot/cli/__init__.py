@@ -9,6 +9,7 @@ from subflot.cli.align import align_command
 from subflot.cli.data import app as data_app
 from subflot.cli.export import export_command, predict_command
 from subflot.cli.models import cost_command, trace_command
+from subflot.cli.report import report_command
 from subflot.cli.run import algorithms_command, resume_command, run_command
 from subflot.errors import SubflotError
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 _EXAMPLE = "Example: subflot "
 app.command("run", epilog=_EXAMPLE + "run quickstart --set rounds=5")(run_command)
 app.command("resume", epilog=_EXAMPLE + "resume runs/quickstart/subflot-s0-...")(resume_command)
+app.command("report", epilog=_EXAMPLE + "report runs/quickstart")(report_command)
 app.command("algorithms", epilog=_EXAMPLE + "algorithms --json")(algorithms_command)
 app.command("export", epilog=_EXAMPLE + "export runs/quickstart/subflot-s0-... --client 7")(
     export_command

@@ -42,6 +42,7 @@ class RunConfig:
         budget: what the budgets count: parameters, multiply_adds or bytes.
         redraw_every: draw the rates anew every so many rounds; 0 for never.
         epochs, batch_size, learning_rate, momentum, weight_decay, max_norm: local training.
+        max_examples: use only so many, of every class and group the same share; 0 for all.
         test_share: of each client's examples; negative for what is usual for the data.
         validation_share: of the other examples, set apart from training.
         measure_on: `test`, or `validation` for choosing settings.
@@ -70,6 +71,7 @@ class RunConfig:
     momentum: float = 0.0
     weight_decay: float = 0.0
     max_norm: float = 0.0
+    max_examples: int = 0
     test_share: float = -1.0
     validation_share: float = 0.0
     measure_on: str = "test"
@@ -132,6 +134,7 @@ class RunConfig:
             ("per_round", 0),
             ("evaluate_every", 1),
             ("redraw_every", 0),
+            ("max_examples", 0),
         ):
             if getattr(self, key) < least:
                 raise SubflotError(f"{key} is {getattr(self, key)}", hint=f"at least {least}")
@@ -179,7 +182,9 @@ class RunConfig:
 
     def toml(self) -> str:
         """Write the settings as TOML, which `read_config` reads."""
-        lines = [f"{key} = {_toml(value)}" for key, value in self.flat().items()]
+        # TOML has no word for None, which can only be a default.
+        given = {key: value for key, value in self.flat().items() if value is not None}
+        lines = [f"{key} = {_toml(value)}" for key, value in given.items()]
         return "\n".join([f"# results version {RESULTS_VERSION}", *lines]) + "\n"
 
 

@@ -16,6 +16,7 @@ import torch
 
 from subflot.data import load as load_data
 from subflot.data.federated import Examples, FederatedData, federate
+from subflot.data.subset import subset
 from subflot.errors import SubflotError
 from subflot.experiments.config import RESULTS_VERSION, RunConfig
 from subflot.models import find as find_model
@@ -77,6 +78,8 @@ def run(
 def assemble(config: RunConfig) -> tuple[Task, FederatedData, Roster]:
     """Build what a config names: the task, the clients' data, and who there is."""
     dataset = load_data(config.data, **config.data_settings)
+    if config.max_examples:
+        dataset = subset(dataset, config.max_examples, config.seed)
     data = federate(
         dataset,
         partition=config.partition,

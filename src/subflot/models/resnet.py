@@ -36,6 +36,9 @@ class BasicBlock(nn.Module):
 class ResNet18(nn.Module):
     """Four stages of two blocks, 64 to 512 channels; input (batch, 3, H, W)."""
 
+    blocks = tuple(f"layer{stage}.{block}" for stage in range(1, 5) for block in range(2))
+    """Where it can end early; the stem is no block."""
+
     def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)

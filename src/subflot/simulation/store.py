@@ -55,7 +55,7 @@ class ClientFiles(Mapping[int, Weights]):
         self._folder, self._files = folder, files
 
     def __getitem__(self, client: int) -> Weights:
-        return read_weights(self._folder / self._files[str(client)])
+        return _read(self._folder / self._files[str(client)])
 
     def __contains__(self, client: object) -> bool:
         return str(client) in self._files
@@ -96,23 +96,14 @@ class Store:
 
     def state(self, manifest: Manifest) -> State:
         """Read the server's state after the manifest's round."""
-        parts = joined(self._read(manifest.state))
+        parts = joined(_read(self.folder / manifest.state))
         history = ClientFiles(self.folder, manifest.history)
         return State(parts.get("weights", {}), parts.get("extras", {}), history)
 
     def memory(self, manifest: Manifest, client: int) -> Memory:
         """Read what a client remembers; nothing if it never took part."""
         file = manifest.memory.get(str(client))
-        return self._read(file) if file else {}
-
-    def _read(self, file: str) -> dict[str, torch.Tensor]:
-        try:
-            return read_weights(self.folder / file)
-        except SubflotError as error:
-            raise SubflotError(
-                f"a checkpoint is damaged: {error}",
-                hint="restore the file, or run again with --force",
-            ) from None
+        return _read(self.folder / file) if file else {}
 
     def arriving(self, client: int) -> Path:
         """Where a client's upload waits to be merged."""
@@ -149,10 +140,13 @@ class Store:
 
     def commit(self, manifest: Manifest, lines: Mapping[str, Any]) -> Manifest:
         """Make a round count: its state, its logs' new lines, and the files that it names."""
-        logs = {log: self._append(log, line) for log, line in lines.items()}
+        try:
+            logs = {log: self._append(log, line) for log, line in lines.items()}
+            for name in PER_CLIENT:
+                sync(self.folder / name)
+        except OSError as error:
+            raise SubflotError(f"cannot write to {self.folder}: {error}") from None
         whole = Manifest(manifest.round, manifest.history, manifest.memory, logs)
-        for name in PER_CLIENT:
-            sync(self.folder / name)
         write_text(self.folder / MANIFEST, json.dumps({"format": FORMAT, **vars(whole)}))
         self._sweep(whole)
         return whole
@@ -174,6 +168,15 @@ class Store:
         for path in found:
             if str(path.relative_to(self.folder)) not in named:
                 path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return read_weights(path)
+    except SubflotError as error:
+        raise SubflotError(
+            f"a checkpoint is damaged: {error}", hint="restore the file, or run again with --force"
+        ) from None
 
 
 def flattened(parts: Mapping[str, Weights]) -> Weights:
@@ -206,7 +209,14 @@ def write_text(path: Path, text: str) -> None:
 
 def clear(folder: Path) -> None:
     """Remove what a run left, and nothing else."""
+    forget(folder)
+    for path in folder.glob("*.jsonl"):
+        path.unlink(missing_ok=True)
+
+
+def forget(folder: Path) -> None:
+    """Remove the models that a run left; its record stays."""
     for name in (*PER_CLIENT, "arriving"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for path in [*folder.glob("state-*.safetensors"), *folder.glob("*.jsonl"), folder / MANIFEST]:
+    for path in [*folder.glob("state-*.safetensors"), folder / MANIFEST]:
         path.unlink(missing_ok=True)

@@ -86,6 +86,11 @@ class Workers:
 def _begin(federation: Federation, parent: int) -> None:
     global _federation
     _federation = federation
+    follow(parent)
+
+
+def follow(parent: int) -> None:
+    """Make this process one that works for another: one thread, and it ends when that one ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent decides when to stop.
     torch.set_num_threads(1)
     if sys.platform == "linux":

@@ -1,4 +1,5 @@
 from subflot.transport.align import Alignment, align
+from subflot.transport.batch import align_all
 from subflot.transport.diagnose import Diagnosis, diagnose, draw
 from subflot.transport.distance import distances
 from subflot.transport.merge import RunningMean, fuse
@@ -11,6 +12,7 @@ __all__ = [
     "Plan",
     "RunningMean",
     "align",
+    "align_all",
     "average",
     "diagnose",
     "distances",

@@ -1,6 +1,6 @@
 """Carry one model onto another of the same family and any width, layer by layer (Eq. 3 to 5)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -123,7 +123,7 @@ class _Walk:
         together = (origin,) if self.residual == "average" else self.channels.producers[space]
         cost: Tensor | None = None
         for maker in together:
-            one = distances(*self._rows(maker, space), name=maker[0])
+            one = _cost(*self._rows(maker, space), name=maker[0])
             cost = one if cost is None else cost + one
         assert cost is not None
         plan = solve(cost, plan=self.kind, entropy=self.entropy, name=origin[0])
@@ -159,16 +159,14 @@ class _Walk:
         met = self.channels.shares.get(origin, {}).get(space, {})
         shares = {maker: share for maker, share in met.items() if maker in found}
         shares = shares or dict.fromkeys(found, 1.0)
-        key = (space, *sorted(shares.items()))
+        plans = {id(found[maker]): found[maker] for maker in shares}
+        if len(plans) == 1:
+            return next(iter(plans.values()))
+        key = (space, frozenset(shares.items()))
         if key not in self._averages:
             total = sum(shares.values())
             parts = [share / total for share in shares.values()]
-            unique = {id(found[maker]): found[maker] for maker in shares}
-            self._averages[key] = (
-                next(iter(unique.values()))
-                if len(unique) == 1
-                else average([found[maker] for maker in shares], parts)
-            )
+            self._averages[key] = average([found[maker] for maker in shares], parts)
         return self._averages[key]
 
     def _carried(self, name: str) -> Tensor:
@@ -188,12 +186,19 @@ class _Walk:
         if not any(plans):
             return tensor
         adds = self.adds_inputs and origin in self.channels.inputs
-        pieces = tensor.split([s.size(self.sizes) for s in segments], axis)
+        pieces = _split(tensor, axis, segments, self.sizes)
         moved = [
             _moved(piece, axis, segment, plan, adds=adds) if plan else piece
             for piece, segment, plan in zip(pieces, segments, plans, strict=True)
         ]
         return torch.cat(moved, axis) if len(moved) > 1 else moved[0]
+
+
+def _cost(source: Tensor, target: Tensor, name: str) -> Tensor:
+    """Distances, with the wider side's channels one by one in memory, as the solver wants them."""
+    if len(source) >= len(target):
+        return distances(source, target, name=name)
+    return distances(target, source, name=name).T
 
 
 def _moved(piece: Tensor, axis: int, segment: Segment, plan: Plan, *, adds: bool) -> Tensor:
@@ -203,7 +208,17 @@ def _moved(piece: Tensor, axis: int, segment: Segment, plan: Plan, *, adds: bool
     else:
         parts = piece.unflatten(axis, (segment.copies, plan.shape[0], segment.repeat))
         result = plan.carry(parts, axis + 1).flatten(axis, axis + 2)
-    return result * (plan.shape[0] / plan.shape[1]) if adds else result
+    return result.mul_(plan.shape[0] / plan.shape[1]) if adds else result
+
+
+def _split(
+    tensor: Tensor, axis: int, segments: Segments, sizes: Mapping[str, int]
+) -> Sequence[Tensor]:
+    """Cut a tensor along an axis into its stretches."""
+    if len(segments) == 1:
+        return (tensor,)
+    pieces: Sequence[Tensor] = tensor.split([s.size(sizes) for s in segments], axis)
+    return pieces
 
 
 def _moments(tensor: Tensor, axis: int) -> Tensor:
@@ -217,9 +232,13 @@ def _channels(
 ) -> Tensor:
     """One row per channel of a space, with all its entries in a tensor, shape (channels, ...)."""
     rows = []
-    pieces = tensor.split([segment.size(sizes) for segment in segments], axis)
+    pieces = _split(tensor, axis, segments, sizes)
     for piece, segment in zip(pieces, segments, strict=True):
         if segment.space == space:
-            parts = piece.unflatten(axis, (segment.copies, sizes[space], segment.repeat))
-            rows.append(parts.movedim(axis + 1, 0).flatten(1))
+            if segment.copies > 1 or segment.repeat > 1:
+                piece = piece.unflatten(axis, (segment.copies, sizes[space], segment.repeat))
+                piece = piece.movedim(axis + 1, 0)
+            else:
+                piece = piece.movedim(axis, 0)
+            rows.append(piece.flatten(1))
     return torch.cat(rows, 1) if len(rows) > 1 else rows[0]

@@ -7,130 +7,96 @@ cheapest room and outbids it against the best *other* target. Three things make 
 - Mass moves in lots: a source bids for as much room as one holder leaves, not unit by unit.
 - Prices only rise. A source therefore remembers its few best targets and a bound that no other
   target can come below, and reads its whole row again only when the bound is reached.
-- The auction may stop early, at a coarse bidding step. `prove` then looks for a cycle of moves
-  that saves cost. Finding none proves the plan optimal, in double precision whatever the step was;
-  a cycle that is found is applied.
+- The auction may stop early, at a coarse bidding step, and may compute in single precision. `prove`
+  then looks for a cycle of moves that saves cost. Finding none proves the plan optimal, in double
+  precision whatever the bids were; a cycle that is found is applied.
 
 This file imports the compiler; import it only where a plan is solved.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-P = ParamSpec("P")
-R = TypeVar("R")
-Floats = NDArray[np.float64]
-Costs = NDArray[np.float64] | NDArray[np.float32]
-Ints = NDArray[np.int32]
+from subflot.transport.compiled import compiled
+from subflot.transport.proof import Floats, Holdings, Ints, entries, give, prove
 
-BLOCK = 64
-"""Entries that are compared at once; only a block with a hit is read entry by entry."""
-
-
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile once per machine; the compiled function lets other threads run."""
-    compile_ = numba.njit(cache=True, nogil=True, error_model="numpy")
-    return cast(Callable[P, R], compile_(function))
+FIRST_STEP, STEP_RATIO, FIRST_PROOF = 0.005, 16.0, 1e-3
+"""Bidding steps as shares of the range of costs: the first, what divides it from phase to phase,
+and where a proof is first tried. Proofs cost little; far from the optimum they do not end."""
+MAX_CYCLES, CYCLES_RATIO = 16, 4
+"""Savings that the first proof may find before another phase of bidding pays better, and how many
+times more the next, up to as many for each target."""
+LANES = 16
+"""Targets that are compared at once: numbers 0, 16, 32, ... are one lane, 1, 17, 33, ... the next.
+Also how many targets a source can remember, for it remembers the best of a lane at most."""
 
 
-class Holdings(NamedTuple):
-    """Who holds how much room at each target: entries `[target, :num_held[target]]`.
+class Lanes(NamedTuple):
+    """Scratch space: the two lowest values of each lane, and where the lowest stands."""
 
-    The arrays have one column more than a target has room, for a cycle gives before it takes.
-    """
-
-    source: Ints
-    amount: Ints
-    num_held: Ints
+    first: Floats
+    second: Floats
+    start: Ints
 
 
 class Memory(NamedTuple):
-    """What the sources know of the targets: the best few of each and what they cost."""
+    """What the sources know of the targets: entries `[source, :num_known[source]]`."""
 
-    best: Ints
+    target: Ints
     cost: Floats
+    num_known: Ints
     bound: Floats
     """No other target can be had for less than this."""
 
 
 @compiled
-def next_below(row: Costs, price: Floats, bound: float, start: int) -> int:
-    """Return the first target from `start` on that costs less than the bound, or -1."""
+def recall(memory: Memory, source: int, row: Floats, price: Floats, lanes: Lanes) -> None:
+    """Renew what a source knows at the present prices; `lanes` is scratch space.
+
+    It remembers the best target of each lane as far as these are below the second best of all
+    lanes, which becomes the bound.
+    """
     num_targets = row.shape[0]
-    while start < num_targets:
-        stop = min(start + BLOCK, num_targets)
-        row_block, price_block = row[start:stop], price[start:stop]
-        hits = np.int32(0)
-        for place in range(stop - start):  # Without a branch, so that it runs in parallel lanes.
-            hits += np.int32(row_block[place] + price_block[place] < bound)
-        if hits > 0:
-            for place in range(stop - start):
-                if row_block[place] + price_block[place] < bound:
-                    return start + place
-        start = stop
-    return -1
+    first, second, start_of_first = lanes
+    for lane in range(LANES):
+        first[lane] = np.inf
+        second[lane] = np.inf
+        start_of_first[lane] = 0
+    num_full = num_targets - num_targets % LANES
+    for start in range(0, num_full, LANES):
+        row_block, price_block = row[start : start + LANES], price[start : start + LANES]
+        for lane in range(LANES):  # Without a branch, so that it runs in parallel.
+            value = row_block[lane] + price_block[lane]
+            is_better = value < first[lane]
+            higher = first[lane] if is_better else value
+            first[lane] = value if is_better else first[lane]
+            second[lane] = higher if higher < second[lane] else second[lane]
+            start_of_first[lane] = start if is_better else start_of_first[lane]
+    for lane in range(num_targets - num_full):
+        value = row[num_full + lane] + price[num_full + lane]
+        if value < first[lane]:
+            second[lane] = first[lane]
+            first[lane] = value
+            start_of_first[lane] = num_full
+        else:
+            second[lane] = min(second[lane], value)
 
-
-@compiled
-def recall(memory: Memory, source: int, row: Costs, price: Floats, value: Floats) -> None:
-    """Renew what a source knows at the present prices; `value` is scratch space."""
-    best, cost = memory.best[source], memory.cost[source]
-    num_kept = best.shape[0]
-    if memory.bound[source] == -np.inf:
-        for slot in range(num_kept):
-            best[slot] = slot
-            cost[slot] = row[slot]
-    worst = 0
-    for slot in range(num_kept):
-        value[slot] = cost[slot] + price[best[slot]]
-        if value[slot] > value[worst]:
-            worst = slot
-    target = next_below(row, price, value[worst], 0)
-    while target >= 0:
-        is_known = False
-        for slot in range(num_kept):
-            is_known |= best[slot] == target
-        if not is_known:
-            best[worst] = target
-            cost[worst] = row[target]
-            value[worst] = row[target] + price[target]
-            worst = 0
-            for slot in range(1, num_kept):
-                if value[slot] > value[worst]:
-                    worst = slot
-        target = next_below(row, price, value[worst], target + 1)
-    memory.bound[source] = np.inf if num_kept == row.shape[0] else value[worst]
-
-
-@compiled
-def give(holdings: Holdings, target: int, source: int, amount: int) -> None:
-    """Add to what a source holds at a target."""
-    for entry in range(holdings.num_held[target]):
-        if holdings.source[target, entry] == source:
-            holdings.amount[target, entry] += amount
-            return
-    last = holdings.num_held[target]
-    holdings.source[target, last] = source
-    holdings.amount[target, last] = amount
-    holdings.num_held[target] = last + 1
-
-
-@compiled
-def entry_of(holdings: Holdings, target: int, source: int) -> int:
-    """Return the entry of a source at a target where it holds something."""
-    entry = 0
-    while holdings.source[target, entry] != source:
-        entry += 1
-    return entry
+    bound = second.min()
+    num_known = 0
+    for lane in range(min(LANES, num_targets)):
+        if first[lane] <= bound:
+            target = start_of_first[lane] + lane
+            memory.target[source, num_known] = target
+            memory.cost[source, num_known] = row[target]
+            num_known += 1
+    memory.num_known[source] = num_known
+    memory.bound[source] = bound
 
 
 @compiled
 def bid(
-    cost: Costs,
+    cost: Floats,
     units: int,
     room: int,
     step: float,
@@ -147,7 +113,7 @@ def bid(
     num_sources, num_targets = cost.shape
     source = np.empty((num_targets, room + 1), np.int32)
     amount = np.empty((num_targets, room + 1), np.int32)
-    paid = np.empty((num_targets, room + 1), np.float64)
+    paid = np.empty((num_targets, room + 1), price.dtype)
     num_held = np.ones(num_targets, np.int32)
     cheapest = np.zeros(num_targets, np.int32)
     for target in range(num_targets):  # All room is for sale, to no one's loss.
@@ -157,16 +123,17 @@ def bid(
     left = np.full(num_sources, units).astype(np.int32)
     waiting = np.arange(num_sources)[::-1].astype(np.int32)
     num_waiting = num_sources
-    num_kept = memory.best.shape[1]
-    value = np.empty(num_kept, np.float64)
+    lanes = Lanes(
+        np.empty(LANES, price.dtype), np.empty(LANES, price.dtype), np.empty(LANES, np.int32)
+    )
 
     while num_waiting > 0 and max_bids >= 0:
         max_bids -= 1
         bidder = waiting[num_waiting - 1]
         while True:
             first, second, choice = np.inf, np.inf, 0
-            for slot in range(num_kept):
-                target = memory.best[bidder, slot]
+            for slot in range(memory.num_known[bidder]):
+                target = memory.target[bidder, slot]
                 here = memory.cost[bidder, slot] + price[target]
                 if here < second:
                     if here < first:
@@ -175,7 +142,7 @@ def bid(
                         second = here
             if first <= memory.bound[bidder]:
                 break
-            recall(memory, bidder, cost[bidder], price, value)
+            recall(memory, bidder, cost[bidder], price, lanes)
         # The bound may stand in for the second best: the bid is lower than it could be, not wrong.
         offer = price[choice] + (min(second, memory.bound[bidder]) - first) + step
 
@@ -215,86 +182,46 @@ def bid(
 
 
 @compiled
-def rotate(holdings: Holdings, parent: Ints, mover: Ints, start: int) -> None:
-    """Move as much mass as possible along the cycle of parents through `start`."""
-    most = 2**31 - 1
-    target = start
-    while True:
-        origin = parent[target]
-        held = holdings.amount[origin, entry_of(holdings, origin, mover[target])]
-        most = min(most, int(held))
-        target = origin
-        if target == start:
-            break
-    while True:
-        origin = parent[target]
-        entry = entry_of(holdings, origin, mover[target])
-        give(holdings, target, mover[target], most)
-        holdings.amount[origin, entry] -= most
-        if holdings.amount[origin, entry] == 0:
-            last = holdings.num_held[origin] - 1
-            holdings.source[origin, entry] = holdings.source[origin, last]
-            holdings.amount[origin, entry] = holdings.amount[origin, last]
-            holdings.num_held[origin] = last
-        target = origin
-        if target == start:
-            break
+def auction(
+    cost: Floats, units: int, room: int, largest: float, breadth: float, max_bids: int
+) -> tuple[tuple[Ints, Ints, Ints], bool]:
+    """Bid in ever smaller steps until a plan is proven optimal.
 
+    Returns source, target and units of its entries, by target and then by source, and whether the
+    bids sufficed. There are no entries if they did not, or if the steps became too small for the
+    precision of the costs.
 
-@compiled
-def prove(
-    cost: Costs, holdings: Holdings, price: Floats, tolerance: float, max_cycles: int
-) -> bool:
-    """Mend the holdings until prices exist at which nobody wants to move.
-
-    Where a holder would save more than `tolerance` elsewhere, the price there rises to meet it:
-    Bellman-Ford over the targets, from prices that are nearly right. A price that comes back to
-    its own cause has gone round a cycle of moves that saves cost; the cycle is applied. Returns
-    False when `max_cycles` cycles were not enough.
+    Args:
+        cost: at least as many sources as targets, at least two targets, not all costs equal.
+        units: what every source has to place.
+        room: what every target can take.
+        largest: no cost has a greater absolute value.
+        breadth: how far apart the costs are.
+        max_bids: more than this is a price war that other solvers win.
     """
-    num_targets = cost.shape[1]
-    queue = np.arange(num_targets).astype(np.int32)
-    is_queued = np.ones(num_targets, np.bool_)
-    head, size = 0, num_targets
-    parent = np.full(num_targets, -1).astype(np.int32)
-    mover = np.full(num_targets, -1).astype(np.int32)
-    while size > 0:
-        here = queue[head]
-        head = (head + 1) % num_targets
-        size -= 1
-        is_queued[here] = False
-        entry = 0
-        while entry < holdings.num_held[here] and not is_queued[here]:
-            holder = holdings.source[here, entry]
-            entry += 1
-            row = cost[holder]
-            now = row[here] + price[here]
-            there = next_below(row, price, now - tolerance, 0)
-            while there >= 0:
-                price[there] = now - row[there]
-                parent[there] = here
-                mover[there] = holder
-                if not is_queued[there]:
-                    queue[(head + size) % num_targets] = there
-                    is_queued[there] = True
-                    size += 1
-                cause = here
-                while cause >= 0 and cause != there:
-                    cause = parent[cause]
-                if cause == there:
-                    if max_cycles == 0:
-                        return False
-                    max_cycles -= 1
-                    rotate(holdings, parent, mover, there)
-                    while True:  # Holdings changed all along the cycle: look at them again.
-                        cause = parent[cause]
-                        if not is_queued[cause]:
-                            queue[(head + size) % num_targets] = cause
-                            is_queued[cause] = True
-                            size += 1
-                        if cause == there:
-                            break
-                    parent[:] = -1
-                    break
-                there = next_below(row, price, now - tolerance, there + 1)
-    return True
+    num_sources, num_targets = cost.shape
+    memory = Memory(
+        target=np.empty((num_sources, LANES), np.int32),
+        cost=np.empty((num_sources, LANES), cost.dtype),
+        num_known=np.zeros(num_sources, np.int32),
+        bound=np.full(num_sources, -np.inf, cost.dtype),
+    )
+    # Prices under which all targets cost the same on average: most rivalry is over at once.
+    price = np.zeros(num_targets, cost.dtype)
+    for row in cost:
+        price -= row
+    price = (price - price.min()) / cost.dtype.type(num_sources)
+    step = FIRST_STEP * breadth
+    max_cycles = MAX_CYCLES
+    while step >= 4 * np.finfo(cost.dtype).eps * (largest + price.max()):
+        holdings, max_bids = bid(cost, units, room, step, price, memory, max_bids)
+        if max_bids < 0:
+            break
+        if step <= FIRST_PROOF * breadth:
+            tolerance = 8 * np.finfo(np.float64).eps * (largest + price.max())
+            if prove(cost, holdings, price.astype(np.float64), tolerance, max_cycles):
+                return entries(holdings), True
+            max_cycles = min(CYCLES_RATIO * max_cycles, MAX_CYCLES * num_targets)
+        step /= STEP_RATIO
+    nothing = np.empty(0, np.int32)
+    return (nothing, nothing, nothing), max_bids >= 0

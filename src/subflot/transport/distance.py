@@ -36,9 +36,9 @@ def distances(source: Tensor, target: Tensor, *, name: str = "") -> Tensor:
     if not limits.tiny / limits.eps**2 <= largest <= limits.max * limits.eps:
         return _rescaled(source, target, name)
 
-    norms = source_norm[:, None] + target_norm
-    squared = torch.addmm(norms, source, target.T, alpha=-2)
-    pairs = (squared < NOISE * limits.eps * norms).nonzero()
+    squared: Tensor = (source_norm[:, None] + target_norm).addmm_(source, target.T, alpha=-2)
+    # Rows that are almost equal have almost equal norms: one of them tells the noise of the pair.
+    pairs = (squared < (3 * NOISE * limits.eps * source_norm)[:, None]).nonzero()
     if len(pairs) > 4 * sum(squared.shape):
         # Most rows are alike, as in a constant layer: subtract everywhere.
         return torch.cdist(source, target, compute_mode="donot_use_mm_for_euclid_dist")

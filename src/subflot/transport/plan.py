@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-SHORTEST_ROW = 4
-"""Entries that lie together in memory for each channel, from which they are moved in place; with
-fewer it is faster to bring the channels to the front and back."""
+if TYPE_CHECKING:
+    from subflot.transport.gather import Slots, Sources  # Starts the compiler.
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,20 @@ class Plan:
         return self.mass / np.bincount(self.target, self.mass, self.shape[1])[self.target]
 
     @cached_property
-    def _num_sources(self) -> NDArray[np.int64]:
-        return np.bincount(self.target, minlength=self.shape[1])
+    def _has_one_source_each(self) -> bool:
+        return np.array_equal(self.target, np.arange(self.shape[1]))
+
+    @cached_property
+    def _sources(self) -> "Sources":
+        from subflot.transport.gather import by_source
+
+        return by_source(self.source, self.target, self.share, self.shape[0])
+
+    @cached_property
+    def _slots(self) -> "Slots":
+        from subflot.transport.gather import by_slot
+
+        return by_slot(self.source, self.target, self.share, self.shape[1])
 
     def carry(self, tensor: Tensor, axis: int = 0) -> Tensor:
         """Replace the source channels along an axis by target channels.
@@ -66,37 +78,45 @@ class Plan:
                 f"axis {axis} of a tensor of shape {tuple(tensor.shape)} has not the "
                 f"{self.shape[0]} source channels of the plan"
             )
-        if (self._num_sources == 1).all():
+        if self._has_one_source_each:
             return tensor.index_select(axis, torch.from_numpy(self.source).to(tensor.device))
         axis %= tensor.ndim
         before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
+        blocks = (math.prod(before), self.shape[0], math.prod(after))
         wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-        if math.prod(after) >= SHORTEST_ROW or not before:
-            rows = wide.reshape(math.prod(tensor.shape[: axis + 1]), -1)
-            carried = self._gather(rows, math.prod(before)).view(*before, self.shape[1], *after)
-        else:
-            first = wide.movedim(axis, 0)
-            carried = self._gather(first.reshape(self.shape[0], -1), 1)
-            carried = carried.view(self.shape[1], *first.shape[1:]).movedim(0, axis)
-        return carried.to(tensor.dtype).contiguous()
+        is_differentiated = torch.is_grad_enabled() and tensor.requires_grad
+        means = self._on_cpu if wide.is_cpu and not is_differentiated else self._anywhere
+        return means(wide, blocks).view(*before, self.shape[1], *after).to(tensor.dtype)
 
-    def _gather(self, rows: Tensor, num_blocks: int) -> Tensor:
-        """Carry the rows of several blocks of source channels that follow each other."""
-        block = torch.arange(num_blocks, device=rows.device)[:, None]
-        source = torch.from_numpy(self.source).to(rows.device) + self.shape[0] * block
-        most = int(self._num_sources.max())
-        is_table = (self._num_sources == most).all()
-        if is_table and np.ptp(self.mass) <= 1e-12 * self.mass[0]:
-            # One integer table (target, slot) -> source, all slots alike.
-            return F.embedding_bag(source.view(-1, most), rows, mode="sum").div_(most)
-        starts = torch.from_numpy(np.cumsum(self._num_sources) - self._num_sources)
-        return F.embedding_bag(
-            source.flatten(),
-            rows,
-            (starts.to(rows.device) + len(self.source) * block).flatten(),
+    def _on_cpu(self, tensor: Tensor, blocks: tuple[int, int, int]) -> Tensor:
+        """Carry the middle axis, once a tensor has the shape `blocks`, by a compiled function."""
+        from subflot.transport.gather import add_rows, look_up
+
+        num_blocks, num_sources, length = blocks
+        values = tensor.detach().contiguous().numpy()
+        if length == 1 and num_blocks > 1:
+            means = np.empty((num_blocks, self.shape[1]), values.dtype)
+            order, start, source, share = self._slots
+            rows = values.reshape(num_blocks, num_sources)
+            look_up(rows, means, order, start, source, share.astype(values.dtype))
+        else:
+            means = np.empty((num_blocks, self.shape[1], length), values.dtype)
+            start, target, share = self._sources
+            add_rows(values.reshape(blocks), means, start, target, share.astype(values.dtype))
+        return torch.from_numpy(means)
+
+    def _anywhere(self, tensor: Tensor, blocks: tuple[int, int, int]) -> Tensor:
+        """Do the same on any device, also where gradients are wanted."""
+        first: Tensor = tensor.reshape(blocks).movedim(1, 0)
+        starts = torch.from_numpy(np.searchsorted(self.target, np.arange(self.shape[1])))
+        means: Tensor = F.embedding_bag(
+            torch.from_numpy(self.source).to(tensor.device),
+            first.flatten(1),
+            starts.to(tensor.device),
             mode="sum",
-            per_sample_weights=torch.from_numpy(self.share).to(rows).repeat(num_blocks),
+            per_sample_weights=torch.from_numpy(self.share).to(tensor),
         )
+        return means.view(self.shape[1], *first.shape[1:]).movedim(0, 1).contiguous()
 
     def share_moved(self) -> float:
         """Return the share of the mass that goes to a channel of another number."""

@@ -16,14 +16,6 @@ from subflot.transport.plan import Plan, make_plan
 Costs = NDArray[np.float64] | NDArray[np.float32]
 Kind = Literal["balanced", "partial"]
 
-NUM_REMEMBERED = 4
-"""Targets that a bidding source keeps in mind: more cost more to find than they save."""
-FIRST_STEP, STEP_RATIO, FIRST_PROOF = 0.02, 8.0, 1e-3
-"""Bidding steps as shares of the range of costs: the first, what divides it from phase to phase,
-and where a proof is first tried. Proofs cost little; far from the optimum they do not end."""
-MAX_CYCLES, CYCLES_RATIO = 16, 4
-"""Savings that the first proof may find before another phase of bidding pays better, and how many
-times more the next, up to as many for each target."""
 MAX_BIDS, MAX_TRIAL_BIDS = 200, 20
 """Bids per channel, where the auction is likely to win and where it is a trial; a price
 war that needs more is left to the network simplex."""
@@ -31,6 +23,8 @@ MAX_UNITS, MIN_SHARED, TRIAL_WIDTH, TRIAL_UNITS = 4, 16, 0.9, 2**21
 """The auction is likely to win while a source has few units, or the widths share a large factor.
 Otherwise it is tried between almost equal widths, where it beats the simplex on near models, unless
 the units are so many that keeping books of them takes more memory than the costs do."""
+MAX_EXPONENT = {np.float32: 60, np.float64: 500}
+"""Costs beyond these powers of two are scaled: sums of prices would overflow or vanish."""
 SINKHORN_STEPS, SINKHORN_ERROR = 2000, 1e-9
 """Steps at most, and the summed error of the marginals at which to stop."""
 
@@ -46,9 +40,13 @@ class Extent(NamedTuple):
         """The power of two just above all of them."""
         return math.frexp(max(abs(self.lowest), abs(self.highest)))[1]
 
+    def scaled(self) -> "Extent":
+        """The extent of the costs once they are divided by that power."""
+        return Extent(*(math.ldexp(value, -self.exponent) for value in self))
+
 
 class Flow(NamedTuple):
-    """Whole units that go from sources to targets."""
+    """Whole units that go from sources to targets, by target and then by source."""
 
     source: NDArray[Any]
     target: NDArray[Any]
@@ -90,19 +88,18 @@ def solve(
     if matrix.shape[0] >= matrix.shape[1]:
         flow = _balanced(matrix, extent)
     else:
-        flow = _balanced(matrix.T.copy(), extent)
-        flow = flow._replace(source=flow.target, target=flow.source)
+        flow = _transposed(_balanced(matrix.T, extent))
     return _plan(matrix, flow, math.lcm(*matrix.shape))
 
 
 def _read(cost: Tensor | NDArray[Any], name: str) -> tuple[Costs, Extent]:
-    """Return finite costs as a contiguous float32 or float64 array, and their extent."""
+    """Return finite costs as a float32 or float64 array, and their extent."""
     where = f" of {name!r}" if name else ""
     if isinstance(cost, Tensor):
         cost = cost.detach().cpu()
         is_wide = cost.dtype in (torch.float32, torch.float64)
         cost = (cost if is_wide else cost.float()).numpy()
-    matrix = np.ascontiguousarray(cost, None if cost.dtype == np.float32 else np.float64)
+    matrix = np.asarray(cost, None if cost.dtype == np.float32 else np.float64)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise SubflotError(
             f"the costs{where} have shape {matrix.shape}",
@@ -115,21 +112,20 @@ def _read(cost: Tensor | NDArray[Any], name: str) -> tuple[Costs, Extent]:
 
 
 def _plan(cost: Costs, flow: Flow, num_units: int) -> Plan:
+    source, target = flow.source.astype(np.int64), flow.target.astype(np.int64)
     mass = flow.units / num_units
-    value = float(cost[flow.source, flow.target].astype(np.float64) @ mass)
-    return make_plan(
-        flow.source,
-        flow.target,
-        mass,
-        shape=cost.shape,
-        cost=value,
-        is_optimal=flow.is_optimal,
-        has_converged=flow.is_optimal,
-    )
+    value = float(cost[source, target].astype(np.float64) @ mass)
+    return Plan(source, target, mass, cost.shape, value, flow.is_optimal, flow.is_optimal)
+
+
+def _transposed(flow: Flow) -> Flow:
+    order = np.argsort(flow.source, kind="stable")
+    return Flow(flow.target[order], flow.source[order], flow.units[order], flow.is_optimal)
 
 
 def _balanced(cost: Costs, extent: Extent) -> Flow:
     """Solve for at least as many sources as targets, by the fastest way that is exact."""
+    cost = cost if cost.flags.c_contiguous else cost.copy()
     num_sources, num_targets = cost.shape
     shared = math.gcd(num_sources, num_targets)
     units, room = num_targets // shared, num_sources // shared
@@ -138,7 +134,7 @@ def _balanced(cost: Costs, extent: Extent) -> Flow:
     if units == 1:
         nearest = cost.argmin(axis=1)
         if (np.bincount(nearest, minlength=num_targets) == room).all():
-            return Flow(np.arange(num_sources), nearest, np.ones(num_sources))
+            return _transposed(Flow(nearest, np.arange(num_sources), np.ones(num_sources)))
     flow = None
     if units <= MAX_UNITS or shared >= MIN_SHARED:
         flow = _auction(cost, extent, units, room, MAX_BIDS)
@@ -156,38 +152,17 @@ def _in_order(num_units: int, units: int, room: int) -> Flow:
 def _auction(
     cost: Costs, extent: Extent, units: int, room: int, bids_per_channel: int
 ) -> Flow | None:
-    """Bid in ever smaller steps until a plan is proven optimal; None if that does not pay."""
-    from subflot.transport.auction import Memory, bid, prove  # Starts the compiler.
+    """Bid in the precision of the costs, then in double; None if neither pays."""
+    from subflot.transport.auction import auction  # Starts the compiler.
 
-    num_sources, num_targets = cost.shape
-    exponent = extent.exponent
-    if abs(exponent) > 500:  # Sums of prices would overflow or vanish.
-        cost, exponent = _scaled(cost, extent), 0
-    shrunk = extent.exponent - exponent
-    breadth = math.ldexp(extent.highest, -shrunk) - math.ldexp(extent.lowest, -shrunk)
-    num_kept = min(NUM_REMEMBERED, num_targets)
-    memory = Memory(
-        best=np.zeros((num_sources, num_kept), np.int32),
-        cost=np.zeros((num_sources, num_kept)),
-        bound=np.full(num_sources, -np.inf),
-    )
-    price = np.zeros(num_targets)
-    step = FIRST_STEP * breadth
-    bids_left = bids_per_channel * (num_sources + num_targets)
-    max_cycles = MAX_CYCLES
-    while True:
-        rounding = float(np.spacing(math.ldexp(1.0, exponent) + price.max()))
-        if step < 4 * rounding:
-            return None
-        holdings, bids_left = bid(cost, units, room, step, price, memory, bids_left)
-        if bids_left < 0:
-            return None
-        if step <= FIRST_PROOF * breadth:
-            if prove(cost, holdings, price.copy(), 8 * rounding, max_cycles):
-                held = np.arange(room + 1) < holdings.num_held[:, None]
-                return Flow(holdings.source[held], held.nonzero()[0], holdings.amount[held])
-            max_cycles = min(CYCLES_RATIO * max_cycles, MAX_CYCLES * num_targets)
-        step /= STEP_RATIO
+    if abs(extent.exponent) > MAX_EXPONENT[cost.dtype.type]:
+        cost, extent = _scaled(cost, extent), extent.scaled()
+    bounds = math.ldexp(1.0, extent.exponent), extent.highest - extent.lowest
+    max_bids = bids_per_channel * sum(cost.shape)
+    flow, has_sufficed = auction(cost, units, room, *bounds, max_bids)
+    if has_sufficed and not len(flow[0]) and cost.dtype == np.float32:
+        flow, _ = auction(cost.astype(np.float64), units, room, *bounds, max_bids)
+    return Flow(*flow) if len(flow[0]) else None
 
 
 def _network_simplex(cost: Costs, extent: Extent, units: int, room: int) -> Flow:
@@ -204,7 +179,7 @@ def _network_simplex(cost: Costs, extent: Extent, units: int, room: int) -> Flow
         log=True,
     )
     flow = np.rint(flow)
-    source, target = flow.nonzero()
+    target, source = flow.T.nonzero()
     return Flow(source, target, flow[source, target], is_optimal=log["warning"] is None)
 
 
@@ -217,7 +192,8 @@ def _partial(cost: Costs) -> Plan:
     from scipy.optimize import linear_sum_assignment
 
     source, target = linear_sum_assignment(cost)
-    return _plan(cost, Flow(source, target, np.ones(len(source))), len(source))
+    flow = _transposed(Flow(target, source, np.ones(len(source))))
+    return _plan(cost, flow, len(source))
 
 
 def _entropic(cost: Costs, extent: Extent, entropy: float, name: str) -> Plan:

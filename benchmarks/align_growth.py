@@ -1,0 +1,177 @@
+"""How the time of aligning grows with the width of a network and with the number of clients.
+
+A plain convolutional network is aligned to clients of half its width. Prints the fitted exponents
+(1 is proportional) and the efficiency of two workers, and draws the times. CPU seconds on one
+thread, but for two workers wall time, which other programs spoil: `machine_speedup` tells how much
+more two bare loops got than one in the same minutes, 2 on an idle machine.
+"""
+
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from subflot import ChannelMap, take, trace
+from subflot.channels.keep import random
+from subflot.transport import align, align_all
+from subflot.transport.compiled import compiled
+
+CHANNELS = [64, 128, 256, 256, 512, 512]
+FACTORS = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0]
+CLIENTS = [1, 2, 4, 8, 16]
+PRUNING_RATE = 0.5
+REPEATS = 5
+
+Weights = dict[str, Tensor]
+Pair = tuple[Weights, Weights]
+
+
+def network(factor: float) -> nn.Module:
+    """Make a network whose layers have `factor` times as many channels."""
+    layers: list[nn.Module] = []
+    before = 3
+    for width in (int(factor * channels) for channels in CHANNELS):
+        layers += [nn.Conv2d(before, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+        before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
+
+
+def pairs(factor: float, count: int) -> tuple[list[Pair], ChannelMap]:
+    """Make a global model, models of some clients, and their map."""
+    torch.manual_seed(0)
+    model = network(factor)
+    channels = trace(model, torch.zeros(2, 3, 8, 8))
+    clients = []
+    for client in range(count):
+        kept = random(channels, PRUNING_RATE, torch.Generator().manual_seed(client))
+        clients.append(take(network(factor).state_dict(), channels, kept))
+    return [(model.state_dict(), client) for client in clients], channels
+
+
+def one_by_one(work: list[Pair], channels: ChannelMap) -> None:
+    """Align in this thread."""
+    for source, target in work:
+        align(source, target, channels)
+
+
+def two_workers(work: list[Pair], channels: ChannelMap) -> None:
+    """Align in two threads."""
+    for _ in align_all(work, channels, workers=2):
+        pass
+
+
+def median(work: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Median time of some runs, after one that compiles and imports."""
+    work()
+    times = []
+    for _ in range(REPEATS):
+        start = clock()
+        work()
+        times.append(clock() - start)
+    return statistics.median(times)
+
+
+def slope(sizes: list[float], times: list[float]) -> float:
+    """Exponent of the power of the size that fits the times best."""
+    logs = [math.log(size) for size in sizes], [math.log(seconds) for seconds in times]
+    return statistics.linear_regression(*logs).slope
+
+
+@compiled
+def spin(steps: int) -> float:
+    """Keep a core busy."""
+    total = 0.0
+    for step in range(steps):
+        total += step % 3
+    return total
+
+
+def spin_together(num_threads: int) -> None:
+    """Keep several cores busy at once."""
+    threads = [threading.Thread(target=spin, args=(10**8,)) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def wall_seconds(work: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def parallel() -> dict[str, float]:
+    """Compare two workers with none, in turn, and see what the machine had to give."""
+    work, channels = pairs(1.0, 16)
+    two_workers(work, channels)
+    spin(1)
+    efficiencies, speedups = [], []
+    for _ in range(REPEATS):
+        alone = wall_seconds(lambda: one_by_one(work, channels))
+        together = wall_seconds(lambda: two_workers(work, channels))
+        efficiencies.append(alone / together / 2)
+        speedups.append(2 * wall_seconds(lambda: spin_together(1)))
+        speedups[-1] /= wall_seconds(lambda: spin_together(2))
+    return {
+        "efficiency_two_cores": statistics.median(efficiencies),
+        "machine_speedup": statistics.median(speedups),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def draw(by_width: list[float], by_clients: list[float], path: Path) -> None:
+    """Draw both times on logarithmic axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for axes, sizes, times, label in (
+        (left, FACTORS, by_width, "width, as a factor"),
+        (right, CLIENTS, by_clients, "clients"),
+    ):
+        axes.loglog(sizes, times, marker="o")
+        axes.set(xlabel=label, ylabel="CPU seconds")
+        axes.grid(alpha=0.3, which="both")
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Measure, print and draw; the picture's path may be given."""
+    torch.set_num_threads(1)
+    default = Path(tempfile.gettempdir()) / "align_growth.png"
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else default
+    by_width, by_clients = [], []
+    for factor in FACTORS:
+        work, channels = pairs(factor, 1)
+        by_width.append(median(lambda: one_by_one(work, channels), time.process_time))  # noqa: B023
+        print(f"width {factor:<5} {by_width[-1]:.4f} s", flush=True)
+    work, channels = pairs(1.0, max(CLIENTS))
+    for count in CLIENTS:
+        some = work[:count]
+        by_clients.append(median(lambda: one_by_one(some, channels), time.process_time))  # noqa: B023
+        print(f"{count:2d} clients  {by_clients[-1]:.4f} s", flush=True)
+    draw(by_width, by_clients, path)
+    result = {
+        "exponent_width": slope(FACTORS, by_width),
+        "exponent_clients": slope([float(count) for count in CLIENTS], by_clients),
+        **parallel(),
+        "width_seconds": dict(zip(map(str, FACTORS), by_width, strict=True)),
+        "client_seconds": dict(zip(map(str, CLIENTS), by_clients, strict=True)),
+        "picture": str(path),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

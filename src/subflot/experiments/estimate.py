@@ -1,0 +1,101 @@
+"""What a list of runs will take, before any is started: hours and disk, to a factor of two or so."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from subflot.algorithms import ALGORITHMS
+from subflot.algorithms.subflot import SubFLOT
+from subflot.channels.cost import Cost, cost_of
+from subflot.experiments.config import RunConfig
+from subflot.models import find as find_model
+
+MULTIPLY_ADDS_PER_SECOND = 40e9
+SECONDS_PER_PARAMETER_STEP = 4e-9
+"""A step of gradient descent reads and writes every parameter a few times."""
+SECONDS_PER_PARAMETER_TRANSPORT = 1.2e-7
+"""Of aligning a model to a client and back."""
+SECONDS_PER_CLIENT = 0.02
+"""Of everything else in a client's part in a round. All four of one core of a recent server."""
+BYTES_PER_LINE, BYTES_PER_CLIENT = 500, 80
+"""Of a round in the record, and of each client in it."""
+DEFAULT_CLIENTS = 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What runs take together."""
+
+    num_runs: int
+    core_seconds: float
+    record_bytes: float
+    """What stays on disk."""
+    model_bytes: float
+    """What the largest run needs while it runs."""
+
+    def hours(self, cores: int) -> float:
+        """Return the hours on so many cores that are all busy."""
+        return self.core_seconds / cores / 3600
+
+
+def estimate(runs: Iterable[tuple[RunConfig, int]]) -> Estimate:
+    """Estimate what runs take; with each comes the number of examples of its data set."""
+    found = [_one(config, num_examples) for config, num_examples in runs]
+    return Estimate(
+        len(found),
+        sum(one.core_seconds for one in found),
+        sum(one.record_bytes for one in found),
+        max((one.model_bytes for one in found), default=0.0),
+    )
+
+
+def _one(config: RunConfig, num_examples: int) -> Estimate:
+    kind = ALGORITHMS[config.algorithm]
+    rates = (0.0,) if kind.ignores_budgets else config.client_rates or config.pruning_rates
+    # Weights between two layers shrink with the width of both.
+    share = sum((1 - rate) ** 2 for rate in rates) / len(rates)
+    full = _full_cost(config)
+    examples = min(num_examples, config.max_examples or num_examples)
+    clients = config.num_clients or DEFAULT_CLIENTS
+    active = config.per_round or clients
+    examples_per_round = examples * active / clients
+    steps = config.epochs * max(active, examples_per_round / config.batch_size)
+    # Backwards costs twice what forwards does; a measured round passes over everything thrice.
+    passes = 3 * config.epochs + 3 / config.evaluate_every
+    seconds = examples_per_round * passes * share * full.multiply_adds / MULTIPLY_ADDS_PER_SECOND
+    seconds += steps * share * full.parameters * SECONDS_PER_PARAMETER_STEP
+    seconds += active * SECONDS_PER_CLIENT
+    if issubclass(kind, SubFLOT):
+        seconds += active * share * full.parameters * SECONDS_PER_PARAMETER_TRANSPORT
+    models = 2 + (clients * share if kind.keeps_history else 0)
+    return Estimate(
+        1,
+        config.rounds * seconds,
+        config.rounds * (BYTES_PER_LINE + active * BYTES_PER_CLIENT),
+        models * full.bytes,
+    )
+
+
+def _full_cost(config: RunConfig) -> Cost:
+    if ":" in config.model:
+        return Cost(1e6, 1e7, 0, 4e6)  # Somebody's own: of a usual size.
+    size, channels = (config.data_settings.get(key) for key in ("size", "channels"))
+    return _count(config.model, tuple(sorted(config.model_settings.items())), size, channels)
+
+
+@cache
+def _count(
+    model: str, settings: tuple[tuple[str, Any], ...], size: int | None, channels: int | None
+) -> Cost:
+    """Count what a whole model costs, on inputs of the size that the data has."""
+    network = find_model(model)
+    example = network.example(1)
+    if network.vocabulary is not None:
+        example = torch.ones_like(example)  # A token of every vocabulary.
+    elif size:
+        example = torch.zeros(1, channels or 3, size, size)
+    build: Any = network.build
+    return cost_of(build(network.num_classes, **dict(settings)), example)

@@ -1,0 +1,237 @@
+"""A table at a scale: which runs it needs, and the sheet that says which record fills which cell.
+
+A sheet is a JSON file beside the records. Tables and figures are drawn from both, without torch,
+data or this package's settings, so they can be drawn again anywhere.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subflot.algorithms import ALGORITHMS
+from subflot.errors import SubflotError, UnknownName
+from subflot.experiments.config import RunConfig
+from subflot.experiments.paper import Column, Grid, PaperTask, Row
+from subflot.experiments.scales import DataAtHand, Terms, at_hand
+from subflot.experiments.tuning import Choice
+from subflot.simulation.store import write_text
+
+RUNS = "runs"
+"""Folder of all records, of whichever table: what two tables share is run once."""
+Choices = Mapping[tuple[str, str], Choice]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One run of a cell, or why there is none."""
+
+    row: Row
+    column: Column
+    seed: int
+    config: RunConfig | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which cells are to be run; empty for all that the scale fills."""
+
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def check(self, grid: Grid) -> None:
+        """Refuse names that the grid does not have."""
+        for kind, names, known in (
+            ("row", self.rows, [row.name for row in grid.rows]),
+            ("column", self.columns, [column.name for column in grid.columns]),
+        ):
+            for name in names:
+                if name not in known:
+                    raise UnknownName(f"{kind} of {grid.name}", name, known, "subflot table --help")
+
+    def has(self, slot: Slot, grid: Grid, terms: Terms) -> bool:
+        """Whether a run is asked for. `smoke` fills one column and one row where nothing is."""
+        if self.rows and slot.row.name not in self.rows:
+            return False
+        if self.columns and slot.column.name not in self.columns:
+            return False
+        if terms.scale != "smoke" or self.rows or self.columns:
+            return True
+        names = [row.name for row in grid.rows]
+        across = "subflot" if "subflot" in names else names[0]
+        return slot.column.name == grid.anchor or slot.row.name == across
+
+
+def pairs(grid: Grid, terms: Terms, wanted: Wanted) -> list[tuple[str, PaperTask]]:
+    """List the methods and tasks of the wanted cells, each once: what a learning rate is for."""
+    found = {
+        (slot.row.algorithm, slot.column.task.name): slot.column.task
+        for slot in slots(grid, terms, None)
+        if wanted.has(slot, grid, terms)
+    }
+    return [(algorithm, task) for (algorithm, _), task in found.items()]
+
+
+def slots(grid: Grid, terms: Terms, choices: Choices | None) -> list[Slot]:
+    """Name every run of a grid, column by column.
+
+    Args:
+        grid: the table.
+        terms: its scale, protocol and seeds.
+        choices: learning rates of the protocol `tuned`; None leaves a placeholder, which is good
+            for counting runs.
+    """
+    found = []
+    for column in grid.columns:
+        settings = terms.of(column)
+        here = at_hand(column, settings)
+        for seed in terms.seeds:
+            for row in grid.rows:
+                one = _slot(row, column, seed, settings, here, terms, choices)
+                found.append(one)
+    _check_settings(found, terms)
+    return found
+
+
+def _slot(
+    row: Row,
+    column: Column,
+    seed: int,
+    settings: Mapping[str, Any],
+    here: DataAtHand,
+    terms: Terms,
+    choices: Choices | None,
+) -> Slot:
+    if here.missing:
+        return Slot(row, column, seed, None, here.missing)
+    own: dict[str, Any] = {**settings, **row.settings, **here.settings}
+    if terms.protocol == "tuned" and choices is not None and "learning_rate" not in terms.settings:
+        choice = choices.get((row.algorithm, column.task.name))
+        if choice is None or choice.learning_rate is None:
+            why = f": {choice.reason}" if choice and choice.reason else ""
+            return Slot(row, column, seed, None, f"no learning rate has been chosen{why}")
+        own["learning_rate"] = choice.learning_rate
+    try:
+        config = RunConfig.of(**{**own, "name": RUNS, "algorithm": row.algorithm, "seed": seed})
+    except SubflotError as error:
+        return Slot(row, column, seed, None, error.args[0])
+    return Slot(row, column, seed, config)
+
+
+def _check_settings(found: Sequence[Slot], terms: Terms) -> None:
+    """Refuse a setting that fits no run at all: it is a slip, not a matter of one column."""
+    if not terms.settings or any(slot.config for slot in found):
+        return
+    raise SubflotError(
+        f"no run fits these settings: {found[0].reason}",
+        hint=f"--set gave {', '.join(terms.settings)}",
+    )
+
+
+def sheet(
+    grid: Grid,
+    terms: Terms,
+    choices: Choices,
+    failures: Mapping[str, str],
+) -> dict[str, Any]:
+    """Describe a table for drawing: rows, columns, and of every cell its runs and printed number.
+
+    Args:
+        grid: the table.
+        terms: its scale, protocol and seeds.
+        choices: the learning rates of the protocol `tuned`.
+        failures: run -> why it did not finish.
+    """
+    by_cell: dict[tuple[str, str], list[Slot]] = {}
+    for slot in slots(grid, terms, choices):
+        by_cell.setdefault((slot.row.name, slot.column.name), []).append(slot)
+    return {
+        "name": grid.name,
+        "title": grid.title,
+        "source": grid.source,
+        "scale": terms.scale,
+        "protocol": terms.protocol,
+        "seeds": list(terms.seeds),
+        "settings": dict(terms.settings),
+        "rows": [
+            {
+                "name": row.name,
+                "title": row.title,
+                "group": row.group,
+                "remark": ALGORITHMS[row.algorithm].remark,
+            }
+            for row in grid.rows
+        ],
+        "columns": [
+            {"name": c.name, "title": c.title, "x": c.x, "line": c.line} for c in grid.columns
+        ],
+        "cells": [_cell(grid, terms, slots, failures) for slots in by_cell.values()],
+        "choices": [
+            {
+                "algorithm": choice.algorithm,
+                "task": choice.task,
+                "learning_rate": choice.learning_rate,
+                "is_complete": choice.is_complete,
+                "scores": {str(rate): score for rate, score in choice.scores.items()},
+            }
+            for choice in choices.values()
+        ],
+    }
+
+
+def _cell(
+    grid: Grid, terms: Terms, slots: Sequence[Slot], failures: Mapping[str, str]
+) -> dict[str, Any]:
+    row, column = slots[0].row, slots[0].column
+    here = at_hand(column, terms.of(column))
+    key = (row.name, column.name)
+    printed, spread = grid.printed.get(key), grid.spread.get(key)
+    if column.mean_of and not here.missing:
+        domains = {c.name: c.domain for c in grid.columns}
+        there = [name for name in column.mean_of if domains[name] in here.domains]
+        if len(there) < len(column.mean_of):
+            printed, spread = grid.printed_mean(row.name, there), None
+    reasons = [slot.reason or failures.get(_run(slot) or "", "") for slot in slots]
+    return {
+        "row": row.name,
+        "column": column.name,
+        "runs": [_run(slot) for slot in slots],
+        "part": _part(column, here),
+        "printed": printed,
+        "spread": spread,
+        "reason": next((reason for reason in reasons if reason), ""),
+    }
+
+
+def _run(slot: Slot) -> str | None:
+    return slot.config.run_id if slot.config else None
+
+
+def _part(column: Column, here: DataAtHand) -> list[int] | None:
+    """Say which of how many equal parts of the clients count: those of one domain, or all.
+
+    Partitions by domain number the clients of the first domain first.
+    """
+    if not column.domain or here.missing:
+        return None
+    return [here.domains.index(column.domain), len(here.domains)]
+
+
+def write_sheet(content: Mapping[str, Any], folder: Path) -> Path:
+    """Write a sheet under the name that its table, scale and protocol give it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{content['name']}-{content['scale']}-{content['protocol']}.json"
+    write_text(path, json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def to_run(slots: Iterable[Slot], grid: Grid, terms: Terms, wanted: Wanted) -> list[RunConfig]:
+    """List the runs that are asked for, each once, in order."""
+    found = {
+        slot.config.run_id: slot.config
+        for slot in slots
+        if slot.config and wanted.has(slot, grid, terms)
+    }
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""Tables, figures and the report page, drawn from records."""

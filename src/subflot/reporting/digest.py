@@ -1,0 +1,215 @@
+"""What the report page shows of runs: small enough to embed, and drawn from records alone."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from subflot.errors import SubflotError
+from subflot.results import ENVIRONMENT, RunRecord
+
+MOST_POINTS = 500
+"""Points of a curve; more rounds than these are drawn at even distances, first and last among
+them."""
+DIGITS = 7
+"""Decimals of the points of a curve. Summaries are embedded as they are."""
+COMPARED = ("trained", "worst", "extracted", "global", "parameters", "multiply_adds", "seconds")
+SAME_CLIENTS = ("data", "partition", "num_clients", "seed", "measure_on")
+"""Settings in which runs agree if client 3 of one can be compared with client 3 of another."""
+LAST = ("pruning_rate", "num_examples", "num_test", "parameters", "multiply_adds")
+"""Of a client, what is shown as it was when it last took part."""
+
+
+def digest(records: Sequence[RunRecord], root: Path) -> dict[str, Any]:
+    """Return runs, groups of runs that differ in their seed alone, settings and environments.
+
+    Args:
+        records: of runs whose files can be read, finished or not.
+        root: the folder that their paths are shown from.
+    """
+    configs = [record.config for record in records]
+    names = labels(configs, [_path(record, root) for record in records])
+    groups = list(dict.fromkeys(map(_group, configs)))
+    machines = [environment(record) for record in records]
+    environments = [json.loads(text) for text in dict.fromkeys(map(json.dumps, machines))]
+    odd = differing(configs)
+    runs = []
+    for record, config, (group_name, name), machine in zip(
+        records, configs, names, machines, strict=True
+    ):
+        runs.append(
+            {
+                "label": name,
+                "group_label": group_name,
+                "group": groups.index(_group(config)),
+                "path": _path(record, root),
+                "experiment": str(config.get("name", "")),
+                "algorithm": str(config.get("algorithm", "")),
+                "seed": config.get("seed"),
+                "rounds": config.get("rounds"),
+                "is_finished": record.is_finished,
+                "same_clients": [config.get(key) for key in SAME_CLIENTS],
+                "summary": _summary(record),
+                "series": series(record),
+                "clients": clients(record),
+                "settings": {key: config.get(key) for key in odd},
+                "environment": environments.index(machine),
+            }
+        )
+    return {
+        "runs": runs,
+        "groups": [_over_seeds([r for r in runs if r["group"] == g]) for g in range(len(groups))],
+        "common": {key: value for key, value in configs[0].items() if key not in odd},
+        "environments": environments,
+    }
+
+
+def labels(configs: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Name the group and the run of each config by what tells it apart from the others.
+
+    Example:
+        >>> runs = [{"algorithm": "fedavg", "seed": 0}, {"algorithm": "fedavg", "seed": 1}]
+        >>> labels(runs, ["a", "b"])
+        [('fedavg', 'fedavg, seed 0'), ('fedavg', 'fedavg, seed 1')]
+    """
+    several = len({config.get("name") for config in configs}) > 1
+    groups, runs = [], []
+    for config in configs:
+        kin = [c for c in configs if _kind(c) == _kind(config)]
+        odd = [key for key in differing(kin) if key != "seed"]
+        parts = [
+            str(config.get("algorithm", "run")),
+            *(f"{k}={_short(config[k])}" for k in odd if k in config),
+        ]
+        groups.append((f"{config.get('name')}: " if several else "") + ", ".join(parts))
+        seeds = {c.get("seed") for c in kin if _group(c) == _group(config)}
+        runs.append(groups[-1] + (f", seed {config.get('seed')}" if len(seeds) > 1 else ""))
+    return [
+        (group, name if runs.count(name) == 1 else f"{name} ({path})")
+        for group, name, path in zip(groups, runs, paths, strict=True)
+    ]
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the settings in which not all configs agree."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in keys if any(c.get(key) != configs[0].get(key) for c in configs)]
+
+
+def series(record: RunRecord) -> dict[str, list[float | None]]:
+    """Return the curves of a run as columns: one point for every round that was measured."""
+    measured = [line["round"] for line in record.rounds if line["trained"] or line["global"]]
+    drawn = set(_thinned(measured or [line["round"] for line in record.rounds]))
+    seconds = {line["round"]: line["seconds"] for line in record.timing}
+    sent, spent = 0, 0.0
+    rows = []
+    for line in record.rounds:
+        sent += line["bytes_down"] + line["bytes_up"]
+        spent += seconds.get(line["round"], 0.0)
+        if line["round"] not in drawn:
+            continue
+        row = {
+            "round": line["round"],
+            "trained": line["trained"] and line["trained"]["mean"],
+            "worst": line["trained"] and line["trained"]["worst"],
+            "extracted": line["extracted"] and line["extracted"]["mean"],
+            "global": line["global"] and line["global"]["accuracy"],
+            "bytes": sent,
+            "seconds": spent,
+        }
+        for name in ("delta_p", "delta_ot"):
+            values = [v for v in line["clients"].get(name, ()) if v is not None]
+            row[name] = fmean(values) if values else None
+        rows.append(row)
+    names = rows[0] if rows else ()
+    columns = {name: [_rounded(row[name]) for row in rows] for name in names}
+    return {name: column for name, column in columns.items() if any(v is not None for v in column)}
+
+
+def clients(record: RunRecord) -> dict[str, list[Any]]:
+    """Return every client that took part, as columns: its last values, and sums over rounds."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in record.rounds:
+        for row in _rows(line["clients"]):
+            sums = {"bytes": 0, "rounds": 0, "rejected": 0, "trained": None, "extracted": None}
+            one = found.setdefault(row["client"], {"client": row["client"], **sums})
+            one.update({key: row.get(key) for key in LAST if row.get(key) is not None})
+            for kind in ("trained", "extracted"):
+                if row.get("num_test") and row.get(f"{kind}_correct") is not None:
+                    one[kind] = row[f"{kind}_correct"] / row["num_test"]
+            one["bytes"] += (row.get("bytes_down") or 0) + (row.get("bytes_up") or 0)
+            one["rounds"] += 1
+            one["rejected"] += bool(row.get("fault"))
+    ordered = [found[client] for client in sorted(found)]
+    names = dict.fromkeys(name for one in ordered for name in one)
+    return {name: [one.get(name) for one in ordered] for name in names}
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> Iterable[dict[str, Any]]:
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
+def _summary(record: RunRecord) -> dict[str, Any]:
+    found = record.summary()
+    if "bytes_down" in found:
+        found["bytes"] = found["bytes_down"] + found["bytes_up"]
+    return found
+
+
+def _over_seeds(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Sum up runs that differ in their seed alone; what is unfinished does not count."""
+    finished = [run["summary"] for run in runs if run["is_finished"]]
+    found: dict[str, Any] = {
+        "label": runs[0]["group_label"],
+        "algorithm": runs[0]["algorithm"],
+        "experiment": runs[0]["experiment"],
+        "num_runs": len(runs),
+        "num_finished": len(finished),
+    }
+    for key in (*COMPARED, "bytes"):
+        values = [one[key] for one in finished if one.get(key) is not None]
+        found[key] = fmean(values) if values else None
+        found[f"{key}_spread"] = stdev(values) if len(values) > 1 else None
+    return found
+
+
+def environment(record: RunRecord) -> dict[str, Any]:
+    """Return what a run was made with; nothing if it does not say."""
+    path = record.folder / ENVIRONMENT
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise SubflotError(f"{path} is damaged: {error}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _thinned(rounds: Sequence[int]) -> Sequence[int]:
+    if len(rounds) <= MOST_POINTS:
+        return rounds
+    last = len(rounds) - 1
+    return [rounds[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+
+
+def _rounded(value: float | None) -> float | None:
+    return round(value, DIGITS) if isinstance(value, float) else value
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return text if len(text) <= 30 else text[:29] + "…"
+
+
+def _kind(config: Mapping[str, Any]) -> tuple[Any, Any]:
+    return config.get("name"), config.get("algorithm")
+
+
+def _group(config: Mapping[str, Any]) -> str:
+    return json.dumps({k: v for k, v in config.items() if k != "seed"}, sort_keys=True, default=str)
+
+
+def _path(record: RunRecord, root: Path) -> str:
+    return record.folder.relative_to(root).as_posix()

@@ -1,0 +1,186 @@
+"""A table read from its sheet and the records of its runs: what there is, and what is missing."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from subflot.errors import SubflotError
+from subflot.results import RunRecord
+
+RUNS = "runs"
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Ours and the paper's number, in the unit of the sheet."""
+
+    row: str
+    column: str
+    values: tuple[float, ...] = ()
+    """One per finished run."""
+    num_wanted: int = 1
+    printed: float | None = None
+    spread: float | None = None
+    """The paper's standard deviation."""
+    reason: str = NOT_RUN
+    """Why a run is missing."""
+    runs: tuple[str, ...] = ()
+    rank: int | None = None
+    """Place among the rows of its group, of those that both we and the paper have; 1 is best."""
+    printed_rank: int | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """Our number; None if it is missing."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation over seeds; None unless there are two."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        return None if self.mean is None or self.printed is None else self.mean - self.printed
+
+    @property
+    def rank_shift(self) -> int | None:
+        """How many places better we rank it than the paper does; 0 if the order agrees."""
+        if self.rank is None or self.printed_rank is None:
+            return None
+        return self.printed_rank - self.rank
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: its rows and columns by name, and its cells."""
+
+    about: Mapping[str, Any]
+    """What the file says besides: title, source, scale, protocol, seeds, choices."""
+    rows: Mapping[str, Mapping[str, Any]]
+    columns: Mapping[str, Mapping[str, Any]]
+    cells: Mapping[tuple[str, str], Cell]
+    runs: Path = field(default=Path(RUNS))
+
+    @property
+    def unit(self) -> str:
+        """Of all numbers."""
+        return str(self.about.get("unit", "%"))
+
+    @cached_property
+    def missing(self) -> dict[str, list[Cell]]:
+        """Reason -> the cells without a number, or with fewer seeds than asked for."""
+        found: dict[str, list[Cell]] = {}
+        for cell in self.cells.values():
+            if len(cell.values) < cell.num_wanted:
+                found.setdefault(cell.reason, []).append(cell)
+        return found
+
+    def column(self, name: str) -> list[Cell]:
+        """List the cells of a column, from top to bottom."""
+        return [self.cells[row, name] for row in self.rows]
+
+    def agreement(self, column: str) -> tuple[int, int] | None:
+        """Count the pairs of rows that stand in the paper's order, and all pairs; None if none.
+
+        Rows that the paper puts level are no pair, and we never put two level but by chance.
+        """
+        ranked = [cell for cell in self.column(column) if cell.rank is not None]
+        pairs = [
+            (one, other)
+            for one in ranked
+            for other in ranked
+            if self._group(one) == self._group(other)
+            and (one.printed_rank or 0) < (other.printed_rank or 0)
+        ]
+        good = sum((one.rank or 0) < (other.rank or 0) for one, other in pairs)
+        return (good, len(pairs)) if pairs else None
+
+    def _group(self, cell: Cell) -> str:
+        return str(self.rows[cell.row].get("group", ""))
+
+    def records(self, cell: Cell) -> list[RunRecord]:
+        """Open the finished runs of a cell."""
+        found = [RunRecord(self.runs / run) for run in cell.runs]
+        return [record for record in found if record.is_finished]
+
+
+def read_sheet(path: Path) -> Sheet:
+    """Read a table; numbers come from the records, which lie beside the folder of the sheet."""
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise SubflotError(f"there is no sheet {path}") from None
+    except ValueError as error:
+        raise SubflotError(f"{path} is damaged: {error}") from None
+    runs = path.parent.parent / RUNS
+    rows = {row["name"]: row for row in raw.pop("rows")}
+    columns = {column["name"]: column for column in raw.pop("columns")}
+    found = {(one["row"], one["column"]): _cell(one, runs) for one in raw.pop("cells")}
+    sheet = Sheet(raw, rows, columns, found, runs)
+    ranked = {} if "unit" in raw else _ranked(sheet)
+    return replace(sheet, cells={**found, **ranked})
+
+
+def _cell(one: Mapping[str, Any], runs: Path) -> Cell:
+    names = [run for run in one.get("runs", ()) if run]
+    values = list(one.get("values", ()))
+    for name in names:
+        record = RunRecord(runs / name)
+        accuracy = _accuracy(record, one.get("part")) if record.is_finished else None
+        if accuracy is not None:
+            values.append(100 * accuracy)
+    return Cell(
+        row=one["row"],
+        column=one["column"],
+        values=tuple(values),
+        num_wanted=max(1, len(one.get("runs", ()))),
+        printed=one.get("printed"),
+        spread=one.get("spread"),
+        reason=one.get("reason") or NOT_RUN,
+        runs=tuple(names),
+    )
+
+
+def _accuracy(record: RunRecord, part: Sequence[int] | None) -> float | None:
+    """Average over all clients, or over those of one of so many equal parts."""
+    clients = record.client_accuracies()
+    if part:
+        number, num_parts = part
+        num_clients = _num_clients(record)
+        first, last = (num_clients * k // num_parts for k in (number, number + 1))
+        clients = {client: one for client, one in clients.items() if first <= client < last}
+    return statistics.fmean(clients.values()) if clients else None
+
+
+def _num_clients(record: RunRecord) -> int:
+    """Count the clients; where the settings leave it to the data, by those that took part."""
+    named = int(record.config["num_clients"])
+    return named or 1 + max(max(line["clients"]["client"]) for line in record.rounds)
+
+
+def _ranked(sheet: Sheet) -> dict[tuple[str, str], Cell]:
+    """Rank the cells of each column and group that have both numbers."""
+    found = {}
+    for column in sheet.columns:
+        both = [c for c in sheet.column(column) if c.mean is not None and c.printed is not None]
+        for cell in both:
+            peers = [other for other in both if sheet._group(other) == sheet._group(cell)]
+            if len(peers) < 2:
+                continue
+            found[cell.row, column] = replace(
+                cell,
+                rank=_rank([c.mean or 0.0 for c in peers], cell.mean or 0.0),
+                printed_rank=_rank([c.printed or 0.0 for c in peers], cell.printed or 0.0),
+            )
+    return found
+
+
+def _rank(numbers: Sequence[float], own: float) -> int:
+    return 1 + sum(number > own for number in numbers)

@@ -1,0 +1,232 @@
+"""A table for the terminal, and as Markdown, CSV and LaTeX: ours, the paper's, the difference."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from subflot.reporting.sheet import Cell, Sheet
+
+HEADER = (
+    "table,scale,protocol,row,column,unit,mean,deviation,num_seeds,paper,paper_deviation,"
+    "difference,rank,paper_rank,missing"
+).split(",")
+
+
+def mark(cell: Cell) -> str:
+    """Say whether a row stands at the paper's place in its column: `=`, or how far off.
+
+    Example:
+        >>> mark(Cell("a", "b", rank=1, printed_rank=3)), mark(Cell("a", "b"))
+        ('▲2', '')
+    """
+    shift = cell.rank_shift
+    if shift is None:
+        return ""
+    return "=" if shift == 0 else f"▲{shift}" if shift > 0 else f"▼{-shift}"
+
+
+def ours(cell: Cell, sheet: Sheet) -> str:
+    """Write our number with its deviation, the mark, and how many seeds are missing."""
+    if cell.mean is None:
+        return f"missing [{_letter(sheet, cell)}]"
+    spread = "" if cell.deviation is None else f" ± {cell.deviation:.2f}"
+    some = len(cell.values) < cell.num_wanted
+    partly = f" ({len(cell.values)} of {cell.num_wanted} seeds)" if some else ""
+    return " ".join(part for part in (f"{cell.mean:.2f}{spread}", mark(cell)) if part) + partly
+
+
+def papers(cell: Cell, sheet: Sheet) -> str:
+    """Write the paper's number, and how far ours is from it; nothing if it has none."""
+    if cell.printed is None:
+        return ""
+    spread = "" if cell.spread is None else f" ± {cell.spread:.2f}"
+    if cell.difference is None:
+        return f"paper {cell.printed:.2f}{spread}"
+    is_share = sheet.unit == "%"
+    off = f"{cell.difference:+.2f}" if is_share else f"{cell.difference / cell.printed:+.2%}"
+    return f"paper {cell.printed:.2f}{spread}, {off}"
+
+
+def heading(sheet: Sheet) -> str:
+    """Name the table, where it stands in the paper, its unit and on which terms it was made."""
+    about = sheet.about
+    unit = "accuracy in %" if sheet.unit == "%" else f"in {sheet.unit}"
+    named = f"{about['name']}: {about['title']} ({about['source']}), {unit}"
+    if "scale" not in about:
+        return named
+    seeds = ", ".join(map(str, about["seeds"]))
+    return f"{named}; scale {about['scale']}, protocol {about['protocol']}, seeds {seeds}"
+
+
+def notes(sheet: Sheet) -> list[str]:
+    """List what must be said below a table: marks, protocol, remarks, and what is missing."""
+    about = sheet.about
+    said = list(about.get("notes", ()))
+    if any(cell.rank is not None for cell in sheet.cells.values()):
+        said.append(
+            "Of each cell: mean and standard deviation over seeds; = the rank that the paper gives "
+            "it among the rows that both have, ▲n or ▼n places better or worse; the paper's "
+            "number and ours less the paper's."
+        )
+    if about.get("settings"):
+        changed = ", ".join(f"{key}={value}" for key, value in about["settings"].items())
+        said.append(f"Settings changed for all runs: {changed}.")
+    if about.get("protocol") == "printed":
+        said.append("Protocol printed: learning rate 0.001 and batches of 256, as in the paper.")
+    if about.get("protocol") == "tuned":
+        said.append(_tuned(sheet))
+    for row in sheet.rows.values():
+        if row.get("remark"):
+            said.append(f"{row['title']}: {row['remark']}.")
+    for reason, cells in sheet.missing.items():
+        said.append(f"[{_letter(sheet, cells[0])}] {reason} ({_counted(cells, sheet)}).")
+    return said
+
+
+def _tuned(sheet: Sheet) -> str:
+    chosen = [
+        f"{one['algorithm']} on {one['task']} {one['learning_rate']:g}"
+        + ("" if one["is_complete"] else " (not all rates were tried or finished)")
+        for one in sheet.about["choices"]
+        if one["learning_rate"] is not None
+    ]
+    return (
+        "Protocol tuned: batches of 32; learning rates chosen on validation examples from 0.01, "
+        f"0.05 and 0.1: {'; '.join(chosen) or 'none yet'}."
+    )
+
+
+def _counted(cells: Sequence[Cell], sheet: Sheet) -> str:
+    titles = list(dict.fromkeys(str(sheet.columns[cell.column]["title"]) for cell in cells))
+    count = f"{len(cells)} cell" + ("s" if len(cells) > 1 else "")
+    return f"{count} in {', '.join(titles)}"
+
+
+def _letter(sheet: Sheet, cell: Cell) -> str:
+    number = list(sheet.missing).index(cell.reason)
+    return chr(ord("a") + number) if number < 26 else str(number)
+
+
+def _orders(sheet: Sheet) -> list[str]:
+    """Say for each column how many pairs of rows stand in the paper's order; empty if in none."""
+    found = [sheet.agreement(column) for column in sheet.columns]
+    if not any(found):
+        return []
+    return ["" if pairs is None else f"{pairs[0]} of {pairs[1]} pairs" for pairs in found]
+
+
+def terminal(sheet: Sheet) -> Table:
+    """Draw a table for a terminal, with our number above the paper's in each cell."""
+    table = Table(title=heading(sheet), show_lines=True)
+    table.add_column("")
+    for column in sheet.columns.values():
+        table.add_column(str(column["title"]), justify="right")
+    for name, row in sheet.rows.items():
+        cells = [sheet.cells[name, column] for column in sheet.columns]
+        shown = [
+            "\n".join(part for part in (ours(cell, sheet), papers(cell, sheet)) if part)
+            for cell in cells
+        ]
+        table.add_row(str(row["title"]), *shown)
+    if orders := _orders(sheet):
+        table.add_section()
+        table.add_row("in the paper's order", *orders)
+    table.caption = "\n".join(notes(sheet))
+    table.caption_justify = "left"
+    return table
+
+
+def markdown(sheet: Sheet) -> str:
+    """Write a table as Markdown."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    titles = [str(column["title"]) for column in sheet.columns.values()]
+    lines = [f"**{heading(sheet)}**", "", line(["", *titles]), line([":--", *["--:"] * len(titles)])]
+    for name, row in sheet.rows.items():
+        shown = []
+        for column in sheet.columns:
+            cell = sheet.cells[name, column]
+            below = papers(cell, sheet)
+            shown.append(ours(cell, sheet) + (f"<br>{below}" if below else ""))
+        lines.append(line([str(row["title"]), *shown]))
+    if orders := _orders(sheet):
+        lines.append(line(["in the paper's order", *orders]))
+    lines += ["", *(f"- {note}" for note in notes(sheet))]
+    return "\n".join(lines) + "\n"
+
+
+def csv_text(sheet: Sheet) -> str:
+    """Write a table as CSV, a line per cell, at full precision."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(HEADER)
+    about = sheet.about
+    for cell in sheet.cells.values():
+        is_missing = len(cell.values) < cell.num_wanted
+        writer.writerow(
+            [
+                *(about["name"], about.get("scale"), about.get("protocol")),
+                *(cell.row, cell.column, sheet.unit),
+                *(cell.mean, cell.deviation, len(cell.values)),
+                *(cell.printed, cell.spread, cell.difference, cell.rank, cell.printed_rank),
+                cell.reason if is_missing else "",
+            ]
+        )
+    return out.getvalue()
+
+
+def latex(sheet: Sheet) -> str:
+    """Write a table as LaTeX for the package booktabs; the best of ours in each column is bold."""
+    best = {
+        column: max((c.mean for c in sheet.column(column) if c.mean is not None), default=None)
+        for column in sheet.columns
+    }
+
+    def shown(cell: Cell) -> str:
+        if cell.mean is None:
+            return "--"
+        number = f"{cell.mean:.2f}"
+        if sheet.unit == "%" and cell.mean == best[cell.column]:
+            number = rf"\textbf{{{number}}}"
+        if cell.deviation is not None:
+            number += rf" $\pm$ {cell.deviation:.2f}"
+        return number + ("" if cell.printed is None else f" ({cell.printed:.2f})")
+
+    lines = [
+        rf"% {heading(sheet)}; the paper's numbers in parentheses",
+        rf"\begin{{tabular}}{{l{'r' * len(sheet.columns)}}}",
+        r"\toprule",
+        " & ".join(["", *(_escaped(str(c["title"])) for c in sheet.columns.values())]) + r" \\",
+        r"\midrule",
+    ]
+    for name, row in sheet.rows.items():
+        cells = [shown(sheet.cells[name, column]) for column in sheet.columns]
+        lines.append(" & ".join([_escaped(str(row["title"])), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{sign}" if sign in "&%$#_{}" else sign for sign in text)
+
+
+FORMATS: Mapping[str, tuple[str, Callable[[Sheet], str]]] = {
+    "markdown": (".md", markdown),
+    "csv": (".csv", csv_text),
+    "latex": (".tex", latex),
+}
+"""Format -> the ending of its files, and what writes it."""
+
+
+def write_all(sheet: Sheet, path: Path) -> list[Path]:
+    """Write a table in every format beside its sheet."""
+    written = []
+    for ending, draw in FORMATS.values():
+        file = path.with_suffix(ending)
+        file.write_text(draw(sheet), encoding="utf-8")
+        written.append(file)
+    return written

@@ -1,0 +1,116 @@
+"""Means of channels along a plan, in one pass over the memory of the processor.
+
+This file imports the compiler; import it only where a plan is carried out.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from subflot.transport.compiled import compiled
+
+Floats = NDArray[np.float64] | NDArray[np.float32]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+
+class Sources(NamedTuple):
+    """The entries of a plan by source and then by target."""
+
+    start: Ints
+    """Where the entries of each source begin; the last number is their end."""
+    target: Ints
+    share: NDArray[np.float64]
+
+
+class Slots(NamedTuple):
+    """The entries of a plan for many targets at once: first one of each target, then a second.
+
+    Targets with many entries come first, so that those who have another are always the first few.
+    """
+
+    target: Ints
+    """The order of the targets."""
+    start: Ints
+    """Where each slot begins in the entries; the last number is their end."""
+    source: Ints
+    share: NDArray[np.float64]
+
+
+@compiled
+def by_source(source: Longs, target: Longs, share: NDArray[np.float64], num: int) -> Sources:
+    """Order entries, which come by target, by their source, of which there are `num`."""
+    start = np.zeros(num + 1, np.int32)
+    for entry in range(len(source)):
+        start[source[entry] + 1] += 1
+    start = np.cumsum(start).astype(np.int32)
+    place = start.copy()
+    new_target, new_share = np.empty(len(source), np.int32), np.empty(len(source), np.float64)
+    for entry in range(len(source)):
+        here = place[source[entry]]
+        new_target[here], new_share[here] = target[entry], share[entry]
+        place[source[entry]] = here + 1
+    return Sources(start, new_target, new_share)
+
+
+@compiled
+def by_slot(source: Longs, target: Longs, share: NDArray[np.float64], num: int) -> Slots:
+    """Order entries, which come by target, by their number at their target, of `num` targets."""
+    count = np.bincount(target, minlength=num)
+    first = np.cumsum(count) - count
+    order = np.argsort(-count, kind="mergesort")
+    start = np.zeros(count.max() + 1, np.int32)
+    new_source, new_share = np.empty(len(source), np.int32), np.empty(len(source), np.float64)
+    place = 0
+    for slot in range(len(start) - 1):
+        for here in order:
+            if count[here] <= slot:
+                break
+            entry = first[here] + slot
+            new_source[place], new_share[place] = source[entry], share[entry]
+            place += 1
+        start[slot + 1] = place
+    return Slots(order.astype(np.int32), start, new_source, new_share)
+
+
+@compiled
+def add_rows(rows: Floats, result: Floats, start: Ints, target: Ints, share: Floats) -> None:
+    """Fill `result` (blocks, target, entries) with means of `rows` (blocks, source, entries).
+
+    The last arguments are those of `Sources`. Rows are read in the order in which they lie in
+    memory, so that the next is on its way while one is added.
+    """
+    num_blocks, num_sources, length = rows.shape
+    for block in range(num_blocks):
+        means = result[block]
+        means[:] = 0
+        for source in range(num_sources):
+            row = rows[block, source]
+            for entry in range(start[source], start[source + 1]):
+                mean, weight = means[target[entry]], share[entry]
+                for place in range(length):
+                    mean[place] += weight * row[place]
+
+
+@compiled
+def look_up(
+    rows: Floats, result: Floats, target: Ints, start: Ints, source: Ints, share: Floats
+) -> None:
+    """Fill `result` (blocks, target) with the means of single numbers of `rows` (blocks, source).
+
+    The last arguments are those of `Slots`; all targets of a slot are looked up in parallel.
+    """
+    num_blocks, num_targets = result.shape
+    mean = np.empty(num_targets, rows.dtype)
+    for block in range(num_blocks):
+        row, out = rows[block], result[block]
+        for place in range(num_targets):
+            mean[place] = 0
+        for slot in range(len(start) - 1):
+            first, last = start[slot], start[slot + 1]
+            slot_source, slot_share = source[first:last], share[first:last]
+            for place in range(last - first):
+                mean[place] += slot_share[place] * row[slot_source[place]]
+        for place in range(num_targets):
+            out[target[place]] = mean[place]

@@ -1,0 +1,257 @@
+"""The loop over rounds: who takes part, what is measured and sent, and what goes wrong."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federations import (
+    CLIENTS,
+    RATES,
+    differing,
+    final_state,
+    metrics_of,
+    run_rounds,
+    tiny_data,
+    tiny_task,
+)
+from torch import Tensor
+
+from subflot.algorithms import make
+from subflot.algorithms.base import Client, ClientContext, Download, Memory, Upload
+from subflot.algorithms.subflot import SubFLOT
+from subflot.data.federated import Examples
+from subflot.errors import SubflotError
+from subflot.simulation import simulate
+from subflot.task import Task
+from subflot.training import measure, recalibrate
+from subflot.weights import Weights, num_bytes
+
+Train = Callable[[SubFLOT, Task, Download, ClientContext], tuple[Upload, Memory]]
+
+
+def correct(task: Task, weights: Weights, calibrated_on: Tensor, tests: Examples) -> int:
+    with task.lend(weights) as model:
+        recalibrate(task, model, calibrated_on)
+        return measure(task, model, tests).num_correct
+
+
+# ----- what is measured, and what it cost
+
+
+def test_each_client_is_measured_on_its_own_test_examples(tmp_path: Path) -> None:
+    task, data = tiny_task(), tiny_data()
+    folder = run_rounds(make("subflot"), tmp_path, task=task, rounds=1)
+    columns, history = metrics_of(folder)[0]["clients"], final_state(folder).history
+    assert columns["client"] == [0, 1, 2, 3]
+    for client, rate in enumerate(RATES):
+        inputs, tests = data.train(client).inputs, data.test(client)
+        sent = task.narrow(task.initial, rate)
+        assert columns["num_test"][client] == len(tests)
+        assert columns["extracted_correct"][client] == correct(task, sent, inputs, tests)
+        assert columns["trained_correct"][client] == correct(task, history[client], inputs, tests)
+
+
+def test_the_global_model_is_measured_on_all_test_examples(tmp_path: Path) -> None:
+    task, data = tiny_task(), tiny_data()
+    folder = run_rounds(make("heterofl"), tmp_path, task=task, rounds=2)
+    inputs = torch.cat([data.train(client).inputs for client in range(4)])
+    tests = [data.test(client) for client in range(4)]
+    whole = Examples(torch.cat([t.inputs for t in tests]), torch.cat([t.labels for t in tests]))
+    found = metrics_of(folder)[-1]["global"]
+    assert found["num_examples"] == len(whole)
+    expected = correct(task, final_state(folder).weights, inputs, whole)
+    assert found["accuracy"] == expected / len(whole)
+
+
+def test_what_is_sent_and_trained_is_counted(tmp_path: Path) -> None:
+    task = tiny_task()
+    line = metrics_of(run_rounds(make("heterofl"), tmp_path, task=task, rounds=1))[0]
+    for client, rate in enumerate(RATES):
+        part = task.narrow(task.initial, rate)
+        assert line["clients"]["bytes_down"][client] == num_bytes(part)
+        assert line["clients"]["bytes_up"][client] == num_bytes(part)
+        assert line["clients"]["parameters"][client] == task.cost(part).parameters
+        assert line["clients"]["multiply_adds"][client] == task.cost(part).multiply_adds
+        assert line["clients"]["num_examples"][client] == tiny_data().num_train(client)
+    assert line["bytes_up"] == sum(line["clients"]["bytes_up"])
+
+
+# ----- who takes part
+
+
+def test_so_many_clients_take_part_as_are_asked_for(tmp_path: Path) -> None:
+    folder = run_rounds(make("fedavg"), tmp_path, per_round=2, rounds=6)
+    taking_part = [line["clients"]["client"] for line in metrics_of(folder)]
+    assert all(len(clients) == 2 for clients in taking_part)
+    assert len({tuple(clients) for clients in taking_part}) > 1
+
+
+def test_more_than_there_are_means_all(tmp_path: Path) -> None:
+    folder = run_rounds(make("fedavg"), tmp_path, per_round=9, rounds=1)
+    assert metrics_of(folder)[0]["clients"]["client"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "clients", [(), (Client(0), Client(0)), (Client(0), Client(4)), (Client(-1),)]
+)
+def test_clients_that_the_data_does_not_know_are_refused(
+    clients: Sequence[Client], tmp_path: Path
+) -> None:
+    with pytest.raises(SubflotError, match=r"the clients of round 1 are .*\n.*from 0 to 3"):
+        run_rounds(make("fedavg"), tmp_path, clients=clients)
+
+
+@pytest.mark.parametrize("setting", ["rounds", "per_round", "workers"])
+def test_counts_below_one_are_refused(setting: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {setting: 0}
+    with pytest.raises(SubflotError, match=f"{setting} is 0"):
+        run_rounds(make("fedavg"), tmp_path, **settings)
+
+
+# ----- folders
+
+
+def test_without_a_folder_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    accuracies = [
+        (done.round, done.metrics["global"]["accuracy"], len(done.state.weights))
+        for done in simulate(make("fedavg"), tiny_task(), tiny_data(), CLIENTS, rounds=2, workers=1)
+    ]
+    assert [round for round, _, _ in accuracies] == [1, 2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_round_is_saved_when_it_is_yielded(tmp_path: Path) -> None:
+    rounds = simulate(
+        make("fedavg"), tiny_task(), tiny_data(), CLIENTS, rounds=2, workers=1, folder=tmp_path
+    )
+    for done in rounds:
+        saved = final_state(tmp_path).weights
+        assert all(torch.equal(saved[name], t) for name, t in done.state.weights.items())
+        assert metrics_of(tmp_path)[-1] == done.metrics
+
+
+def test_threads_are_those_of_before(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    try:
+        run_rounds(make("fedavg"), tmp_path, rounds=1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+# ----- uploads that are not merged
+
+
+def in_round_two(
+    monkeypatch: pytest.MonkeyPatch, client: int, act: Callable[[Upload], Upload]
+) -> None:
+    """Change what a client returns in the second round."""
+    train: Train = SubFLOT.train
+
+    def changed(
+        self: SubFLOT, task: Task, download: Download, context: ClientContext
+    ) -> tuple[Upload, Memory]:
+        upload, memory = train(self, task, download, context)
+        is_meant = context.client.id == client and context.turn.round == 2
+        return (act(upload) if is_meant else upload), memory
+
+    monkeypatch.setattr(SubFLOT, "train", changed)
+
+
+def diverged(upload: Upload) -> Upload:
+    head = torch.full_like(upload.weights["head.weight"], float("inf"))
+    return replace(upload, weights={**upload.weights, "head.weight": head})
+
+
+def test_a_bad_upload_is_dropped_and_counted_and_the_history_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(round: int) -> Sequence[Client]:
+        return [client for client in CLIENTS if round != 2 or client.id != 2]
+
+    without = run_rounds(make("subflot"), tmp_path / "without", clients=absent)
+    in_round_two(monkeypatch, 2, diverged)
+    folder = run_rounds(make("subflot"), tmp_path / "with")
+    lines = metrics_of(folder)
+    assert [line["num_rejected"] for line in lines] == [0, 1, 0]
+    assert "fault" not in lines[0]["clients"]
+    faults = lines[1]["clients"]["fault"]
+    assert [bool(fault) for fault in faults] == [False, False, True, False]
+    assert "NaN or infinity" in faults[2]
+    # Its part in the round is as if it had not been there: merged by nobody, remembered by nobody.
+    changed = differing(folder, without)
+    assert [file for file in changed if file != "manifest"] == ["metrics.jsonl"]
+
+
+def test_a_round_with_too_few_good_uploads_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_round_two(monkeypatch, 2, lambda upload: replace(upload, num_examples=0))
+    with pytest.raises(SubflotError) as error:
+        run_rounds(make("subflot"), tmp_path, min_uploads=4)
+    assert "round 2 has 3 good uploads of 4: client 2: it claims 0 examples" in str(error.value)
+    assert "learning_rate" in error.value.hint
+    assert [line["round"] for line in metrics_of(tmp_path)] == [1]
+
+
+def test_an_automatic_share_survives_a_round_without_good_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_round_two(monkeypatch, 2, diverged)
+    with pytest.raises(SubflotError, match="round 2 has 0 good uploads of 1"):
+        run_rounds(make("subflot", global_share="auto"), tmp_path, clients=CLIENTS[2:3])
+
+
+# ----- workers
+
+
+def test_an_error_says_where_it_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(upload: Upload) -> Upload:
+        raise SubflotError("the battery is empty", hint="charge it")
+
+    in_round_two(monkeypatch, 1, broken)
+    for workers in (1, 2):
+        with pytest.raises(SubflotError) as error:
+            run_rounds(make("subflot"), tmp_path / str(workers), workers=workers)
+        assert str(error.value).splitlines() == [
+            "the battery is empty",
+            "  while client 1 (pruning_rate=0.25) took part in round 2 of subflot",
+            "  hint: charge it",
+        ]
+        assert len(metrics_of(tmp_path / str(workers))) == 1
+
+
+def test_a_killed_worker_is_one_clear_error_and_the_run_goes_on_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(upload: Upload) -> Upload:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return upload
+
+    with monkeypatch.context() as patch:
+        in_round_two(patch, 1, killed)
+        with pytest.raises(SubflotError, match=r"a worker process was killed\n.*fewer --workers"):
+            run_rounds(make("subflot"), tmp_path / "killed", workers=2)
+    assert len(metrics_of(tmp_path / "killed")) == 1
+    run_rounds(make("subflot"), tmp_path / "killed")
+    whole = run_rounds(make("subflot"), tmp_path / "whole")
+    assert differing(tmp_path / "killed", whole) == []
+
+
+def test_workers_end_with_the_run(tmp_path: Path) -> None:
+    before = children()
+    for workers in (2, 3):
+        run_rounds(make("fedavg"), tmp_path / str(workers), workers=workers, stop_after=1)
+    assert children() == before
+
+
+def children() -> set[str]:
+    mine = Path(f"/proc/{os.getpid()}/task")
+    return {pid for task in mine.iterdir() for pid in (task / "children").read_text().split()}

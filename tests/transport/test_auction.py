@@ -1,0 +1,80 @@
+"""What the auction relies on: what sources remember, in which order entries come, precision."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import ot
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from subflot.transport import solve
+from subflot.transport.auction import LANES, Lanes, Memory, recall
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(1, 70),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from([3, 10**6]),
+    st.integers(0, 2**32 - 1),
+)
+def test_no_target_that_is_not_remembered_comes_below_the_bound(
+    num_targets: int, dtype: Any, num_values: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    row = rng.integers(num_values, size=num_targets).astype(dtype)  # Few values: many ties.
+    price = rng.integers(num_values, size=num_targets).astype(dtype)
+    memory = Memory(
+        np.full((2, LANES), -1, np.int32),
+        np.full((2, LANES), np.nan, dtype),
+        np.zeros(2, np.int32),
+        np.full(2, -np.inf, dtype),
+    )
+    lanes = Lanes(np.empty(LANES, dtype), np.empty(LANES, dtype), np.empty(LANES, np.int32))
+    recall(memory, 1, row, price, lanes)
+    known = memory.target[1, : memory.num_known[1]]
+    value = row + price
+    assert len(set(known.tolist())) == len(known) > 0
+    np.testing.assert_array_equal(memory.cost[1, : len(known)], row[known])
+    assert value[known].min() == value.min()
+    others = np.delete(value, known)
+    if len(others):
+        assert memory.bound[1] == others.min()
+        assert (value[known] <= memory.bound[1]).all()
+    else:
+        assert memory.bound[1] == np.inf
+    assert (memory.num_known[0], memory.bound[0]) == (0, -np.inf)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from(["balanced", "partial"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_entries_come_by_target_and_then_by_source_each_pair_once(
+    num_sources: int, num_targets: int, kind: Any, seed: int
+) -> None:
+    cost = np.random.default_rng(seed).random((num_sources, num_targets))
+    plan = solve(cost, plan=kind)
+    pairs = list(zip(plan.target.tolist(), plan.source.tolist(), strict=True))
+    assert pairs == sorted(set(pairs))
+    assert plan.source.dtype == plan.target.dtype == np.int64
+
+
+@pytest.mark.parametrize(("n", "k"), [(60, 60), (60, 45), (60, 20), (45, 60)])
+def test_costs_too_close_for_single_precision_are_auctioned_in_double(
+    n: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        pytest.fail("the auction gave up")
+
+    monkeypatch.setattr(sys.modules["subflot.transport.solve"], "_network_simplex", fail)
+    cost = (1e4 + np.random.default_rng(0).random((n, k))).astype(np.float32)
+    plan = solve(cost)
+    assert plan.is_optimal
+    least = ot.emd2(np.full(n, 1 / n), np.full(k, 1 / k), cost.astype(np.float64) - 1e4)
+    assert plan.cost - 1e4 == pytest.approx(least, rel=1e-7)  # Four digits are lost to the offset.

@@ -1,0 +1,113 @@
+"""Carrying tensors along plans: the compiled way, the way on any device, and the plain product."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tolerances import DOUBLE, EXACT, FLOAT32
+
+from subflot.transport import Plan, average, solve
+from subflot.transport.gather import by_slot, by_source
+
+
+def costs(num_sources: int, num_targets: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    return rng.random((num_sources, num_targets))
+
+
+def merged(rng: np.random.Generator) -> Plan:
+    return solve(costs(12, 4, rng))
+
+
+def split(rng: np.random.Generator) -> Plan:
+    return solve(costs(12, 9, rng))
+
+
+def wider(rng: np.random.Generator) -> Plan:
+    return solve(costs(9, 12, rng))
+
+
+def partly_empty(rng: np.random.Generator) -> Plan:
+    return solve(costs(5, 12, rng), plan="partial")
+
+
+def averaged(rng: np.random.Generator) -> Plan:
+    return average([solve(costs(12, 8, rng)) for _ in range(3)])
+
+
+PLANS = [merged, split, wider, partly_empty, averaged]
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(PLANS),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.lists(st.integers(0, 5), max_size=2),
+    st.lists(st.integers(0, 5), max_size=2),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_compiled_way_agrees_with_the_one_for_any_device(
+    make: Callable[[np.random.Generator], Plan],
+    dtype: torch.dtype,
+    before: list[int],
+    after: list[int],
+    seed: int,
+) -> None:
+    plan = make(np.random.default_rng(seed))
+    shape = (*before, plan.shape[0], *after)
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    compiled = plan.carry(tensor, len(before))
+    with_gradient = plan.carry(tensor.clone().requires_grad_(), len(before))
+    assert with_gradient.requires_grad
+    tolerance = FLOAT32 if dtype == torch.float32 else DOUBLE
+    torch.testing.assert_close(compiled, with_gradient.detach(), **tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", PLANS)
+def test_a_gpu_carries_as_the_cpu_does(make: Callable[[np.random.Generator], Plan]) -> None:
+    plan = make(np.random.default_rng(0))
+    tensor = torch.randn(3, plan.shape[0], 9)
+    torch.testing.assert_close(plan.carry(tensor.cuda(), 1).cpu(), plan.carry(tensor, 1), **FLOAT32)
+
+
+@pytest.mark.parametrize("make", PLANS)
+def test_gradients_flow_back_along_the_plan(make: Callable[[np.random.Generator], Plan]) -> None:
+    plan = make(np.random.default_rng(1))
+    tensor = torch.zeros(plan.shape[0], 2, dtype=torch.float64, requires_grad=True)
+    plan.carry(tensor).sum().backward()
+    sent = torch.from_numpy(np.bincount(plan.source, plan.share, plan.shape[0]))
+    torch.testing.assert_close(tensor.grad, sent[:, None].expand(-1, 2), **DOUBLE)
+
+
+def test_a_tensor_that_lies_across_memory_is_carried_and_left_alone() -> None:
+    plan = merged(np.random.default_rng(2))
+    tensor = torch.randn(12, 3, 5, generator=torch.Generator().manual_seed(0)).permute(2, 0, 1)
+    before = tensor.clone()
+    carried = plan.carry(tensor, 1)
+    torch.testing.assert_close(carried, plan.carry(tensor.contiguous(), 1), **EXACT)
+    torch.testing.assert_close(tensor, before, **EXACT)
+    assert carried.is_contiguous()
+
+
+@pytest.mark.parametrize("make", PLANS)
+def test_other_orders_hold_the_same_entries(make: Callable[[np.random.Generator], Plan]) -> None:
+    plan = make(np.random.default_rng(3))
+    expected = np.zeros(plan.shape)
+    expected[plan.source, plan.target] = plan.share
+
+    sources = by_source(plan.source, plan.target, plan.share, plan.shape[0])
+    dense = np.zeros(plan.shape)
+    dense[np.repeat(np.arange(plan.shape[0]), np.diff(sources.start)), sources.target] = (
+        sources.share
+    )
+    np.testing.assert_array_equal(dense, expected)
+
+    slots = by_slot(plan.source, plan.target, plan.share, plan.shape[1])
+    dense = np.zeros(plan.shape)
+    for first, last in zip(slots.start[:-1], slots.start[1:], strict=True):
+        dense[slots.source[first:last], slots.target[: last - first]] = slots.share[first:last]
+    np.testing.assert_array_equal(dense, expected)
