@@ -28,6 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup  ## Run the quickstart: five methods on 20 clients of four sizes, about a minute
 	@$(BIN)/subflot run quickstart
+	@$(BIN)/subflot report runs/quickstart
 
 test: lint types  ## Check format, lint and types, then run every test and doctest
 	@$(BIN)/pytest -q -n auto

@@ -3,8 +3,8 @@
     SUBFLOT_DATA=... python benchmarks/memory.py [method]
 
 One round of SubFLOT with HARCNN models in which every client takes part, two workers, history on
-disk. Each case runs in a process of its own, whose largest resident memory is read at the end. Needs
-about 8 GB of disk for the history of 2,000 clients while it runs.
+disk. Each case runs in a process of its own, whose largest resident memory is read at the end. It
+needs about 8 GB of disk for the history of 2,000 clients while it runs.
 """
 
 import json
@@ -31,9 +31,7 @@ def measure(num_clients: int, method: str) -> None:
         epochs=1,
     )
     task, data, roster = assemble(config)
-    for _ in simulate(
-        config.method, task, data, roster, rounds=1, workers=2, evaluate_every=1
-    ):
+    for _ in simulate(config.method, task, data, roster, rounds=1, workers=2, evaluate_every=1):
         pass
     status = Path("/proc/self/status").read_text().splitlines()
     peak = next(line for line in status if line.startswith("VmHWM"))

@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -71,14 +72,21 @@ def main() -> None:
         algorithm="fedavg", data="har", model="harcnn", partition="by_group", rounds=NEVER
     )
     task, data, roster = assemble(config)
-    settings = {"rounds": NEVER, "evaluate_every": NEVER}
-    one = simulate(make("fedavg"), task, data, roster, workers=1, **settings)
-    two = simulate(make("fedavg"), task, data, roster, workers=2, **settings)
-    sides = {"one_worker": one, "plain_loop": plain_loop(task, data), "two_workers": two}
+    one, two = (
+        simulate(
+            make("fedavg"), task, data, roster, rounds=NEVER, evaluate_every=NEVER, workers=count
+        )
+        for count in (1, 2)
+    )
+    sides: dict[str, Iterator[object]] = {
+        "one_worker": one,
+        "plain_loop": plain_loop(task, data),
+        "two_workers": two,
+    }
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, side in sides.items():
-            found = timed(lambda side=side: next(side))
+            found = timed(partial(next, side))
             if number:  # The first round warms up.
                 times[name].append(found)
                 print(f"{name:12} cpu {found[0]:6.2f} s  wall {found[1]:6.2f} s", flush=True)

@@ -196,13 +196,13 @@ def test_an_exit_is_the_mean_over_positions_and_a_linear_layer() -> None:
         with task.lend(task.initial) as model:
             assert isinstance(model, ExitNetwork)
             seen: list[Tensor] = []
-            module = model.body.get_submodule(model.places[1])
+            module = model.body.get_submodule(model.places[0])
             hook = module.register_forward_hook(
                 lambda m, i, out, seen=seen: seen.append(out.clone())
             )
-            found = exits_of(model.eval(), inputs)[1]
+            found = exits_of(model.eval(), inputs)[0]
             hook.remove()
-        weight, bias = (task.initial[f"heads.1.linear.{part}"] for part in ("weight", "bias"))
+        weight, bias = (task.initial[f"heads.0.linear.{part}"] for part in ("weight", "bias"))
         expected = seen[0].mean(positions) @ weight.T + bias
         assert (seen[0] < 0).any()
         torch.testing.assert_close(found, expected)

@@ -252,6 +252,17 @@ def test_only_participants_change_their_probabilities(rule: str) -> None:
     assert start.extras[KEEP].eq(1).all()
 
 
+def test_updates_count_by_the_examples_of_their_clients() -> None:
+    state, parts = play(METHOD, TASK, CLIENTS[1:])
+    counts = torch.tensor([part.upload.num_examples for part in parts], dtype=torch.float64)
+    assert counts.unique().numel() == 3
+    updates = torch.stack([part.upload.extras["hidden"] for part in parts]).double()
+    agreement = agreements(updates * (counts / counts.sum())[:, None, None])
+    start, width = halves(0.75, 0.5, 0.25, channels=12)
+    found = least_variance(agreement, start, width, METHOD.steps)
+    torch.testing.assert_close(state.extras[KEEP][1:, -12:], found, **FLOAT32)
+
+
 def test_a_round_without_uploads_changes_nothing() -> None:
     start = METHOD.start(TASK, CLIENTS, Turn(0, 1, 0))
     after = METHOD.aggregate(TASK, start, [], TURN)

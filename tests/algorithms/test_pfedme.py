@@ -42,7 +42,7 @@ def test_a_step_with_weight_decay_and_clipping_is_the_one_on_paper() -> None:
     personal = [torch.tensor([2.0])]
     clipped = LocalTraining(learning_rate=0.5, max_norm=1.0)
     approach(slope, personal, [torch.tensor([1.0])], 3.0, 1, clipped)
-    assert personal[0].item() == pytest.approx(2 - 0.5 * 1, abs=1e-6)
+    assert personal[0].item() == pytest.approx(2 - 0.5 * (1 + 3 * (2 - 1)), abs=1e-6)
 
 
 def test_a_round_is_the_one_of_a_plain_loop_with_the_personal_model_carried_over() -> None:

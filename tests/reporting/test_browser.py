@@ -307,8 +307,9 @@ def test_the_tab_key_reaches_every_control_and_each_has_a_name(page: Callable[..
     script = """
         const seen = [...document.querySelectorAll("a, button, select, summary, [tabindex]")];
         const isShown = (element) => element.checkVisibility();
-        const label = (e) => e.getAttribute("aria-label") || e.closest("label")?.textContent;
-        const name = (element) => label(element) || element.textContent;
+        const own = (e) => (e.tagName === "SELECT" ? "" : e.textContent); // Options name no list.
+        const label = (e) => e.closest("label")?.firstChild.textContent;
+        const name = (e) => e.getAttribute("aria-label") || label(e) || own(e);
         return seen.filter(isShown).map((element) => [element.tabIndex, name(element).trim()]);
     """
     controls = shown.browser.execute_script(script)

@@ -13,6 +13,7 @@ from subflot.errors import SubflotError, UnknownName
 from subflot.simulation.roster import drawn, given, rate_within
 
 RATES = (0.0, 0.25, 0.5, 0.75)
+TASK = tiny_task()
 
 
 def rates(roster, round: int) -> list[float]:  # type: ignore[no-untyped-def]
@@ -64,36 +65,34 @@ def test_a_rate_is_given_for_every_client() -> None:
 @pytest.mark.parametrize("quantity", ["parameters", "multiply_adds", "bytes"])
 @any_of(share=st.floats(0.15, 1.2))
 def test_the_widest_model_within_a_budget_is_chosen(quantity: str, share: float) -> None:
-    task = tiny_task()
 
     def cost(rate: float) -> float:
-        return float(getattr(task.cost(task.narrow(task.initial, rate)), quantity))
+        return float(getattr(TASK.cost(TASK.narrow(TASK.initial, rate)), quantity))
 
     budget = share * cost(0.0)
-    rate = rate_within(task, budget, quantity)
+    rate = rate_within(TASK, budget, quantity)
     assert cost(rate) <= budget
     # One channel more, of the eight of the widest space, would not fit.
     assert rate == 0 or cost(rate - 1 / 8) > budget
 
 
 def test_a_budget_of_exactly_a_model_is_that_model() -> None:
-    task = tiny_task()
     for rate in RATES:
-        parameters = task.cost(task.narrow(task.initial, rate)).parameters
-        assert rate_within(task, parameters) == rate
-        assert rate_within(task, parameters - 1) > rate
+        parameters = TASK.cost(TASK.narrow(TASK.initial, rate)).parameters
+        assert rate_within(TASK, parameters) == rate
+        assert rate_within(TASK, parameters - 1) > rate
 
 
 def test_a_budget_below_the_narrowest_model_is_refused() -> None:
     # One channel each: 9 + 1, norm 2, 9 + 1, 10 + 10.
-    assert rate_within(tiny_task(), 42) == 7 / 8
+    assert rate_within(TASK, 42) == 7 / 8
     with pytest.raises(SubflotError, match=r"fits a budget of 41 parameters\n.*narrowest takes 42"):
-        rate_within(tiny_task(), 41)
+        rate_within(TASK, 41)
 
 
 def test_an_unknown_budget_offers_the_nearest() -> None:
     with pytest.raises(UnknownName, match=r"did you mean `parameters`"):
-        rate_within(tiny_task(), 100, "parameter")
+        rate_within(TASK, 100, "parameter")
 
 
 # ----- who is invited, and in which order

@@ -1,5 +1,6 @@
 """The folder of a run: whole rounds or none, whatever happens to it."""
 
+import contextlib
 import errno
 import json
 import os
@@ -16,6 +17,22 @@ from subflot.algorithms import make
 from subflot.algorithms.base import State
 from subflot.errors import SubflotError
 from subflot.simulation.store import Manifest, Store, clear, flattened, joined, write_text
+
+
+class Failing:
+    """Lets so many calls through and then fails."""
+
+    def __init__(self, call: Any, left: int, error: BaseException) -> None:
+        self.call, self.left, self.error = call, left, error
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return self.call(*args, **kwargs)
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def weights(value: float) -> dict[str, Tensor]:
@@ -85,6 +102,17 @@ def test_a_round_that_was_not_committed_leaves_no_trace(store: Store) -> None:
     assert contents(store.folder) == before
 
 
+def test_lines_of_a_first_round_that_was_not_committed_are_gone(tmp_path: Path) -> None:
+    for manifest in (None, Manifest(0)):
+        store = Store(tmp_path)
+        if manifest:
+            store.write(manifest, State(weights(0)))
+            store.commit(manifest, {})
+        (tmp_path / "metrics.jsonl").write_text('{"round": 1}\n')
+        store.open()
+        assert metrics_of(tmp_path) == []
+
+
 def test_logs_grow_by_a_line_per_round(store: Store) -> None:
     assert [line["round"] for line in metrics_of(store.folder)] == [1, 2]
 
@@ -141,6 +169,18 @@ def test_a_log_that_lost_lines_is_an_error(store: Store) -> None:
         store.open()
 
 
+@pytest.mark.parametrize("calls", range(5))
+def test_a_run_whose_clearing_was_interrupted_starts_anew(
+    calls: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(os, "unlink", Failing(os.unlink, calls, KeyboardInterrupt()))
+        clear(store.folder)
+    manifest = store.open()
+    assert (manifest is None) == (calls > 0)
+    assert [line["round"] for line in metrics_of(store.folder)] == ([] if calls else [1, 2])
+
+
 def test_clearing_removes_what_a_run_left_and_nothing_else(store: Store) -> None:
     (store.folder / "notes.txt").write_text("mine")
     clear(store.folder)
@@ -157,19 +197,6 @@ def test_groups_of_tensors_share_a_file() -> None:
 # ----- a full disk
 
 
-class FullDisk:
-    """Lets so many calls through and then has no room."""
-
-    def __init__(self, call: Any, left: int) -> None:
-        self.call, self.left = call, left
-
-    def __call__(self, *args: Any) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self.call(*args)
-
-
 # Of four histories, the state, two logs and two folders; then of the manifest and its folder.
 @pytest.mark.parametrize("left", range(11))
 def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_afterwards(
@@ -178,7 +205,7 @@ def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_afterwards(
     folder = run_rounds(make("subflot"), tmp_path, rounds=2, stop_after=1)
     before = contents(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", FullDisk(os.fsync, left))
+        patch.setattr(os, "fsync", Failing(os.fsync, left, FULL))
         with pytest.raises(SubflotError, match=r"cannot write .*No space left on device"):
             run_rounds(make("subflot"), folder, rounds=2)
     manifest = Store(folder).open()
@@ -199,7 +226,7 @@ def test_a_text_is_replaced_whole_or_not_at_all(
 ) -> None:
     path = tmp_path / "manifest.json"
     write_text(path, json.dumps([1]))
-    monkeypatch.setattr(os, "fsync", FullDisk(os.fsync, 0))
+    monkeypatch.setattr(os, "fsync", Failing(os.fsync, 0, FULL))
     with pytest.raises(SubflotError, match=r"cannot write .*manifest\.json: .*No space left"):
         write_text(path, json.dumps([2]))
     assert path.read_text() == "[1]"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from subflot.algorithms.adaptivefl import AdaptiveFL
 from subflot.algorithms.base import Algorithm
@@ -23,7 +23,7 @@ from subflot.algorithms.perfedavg import PerFedAvg, PerFedAvgSub
 from subflot.algorithms.pfedme import PFedMe, PFedMeSub
 from subflot.algorithms.scalefl import ScaleFL
 from subflot.algorithms.subflot import SubFLOT, SubFLOTPartial
-from subflot.errors import UnknownName
+from subflot.errors import SubflotError, UnknownName
 
 __all__ = ["ALGORITHMS", "Algorithm", "make"]
 
@@ -51,7 +51,21 @@ def make(name: str, **settings: Any) -> Algorithm:
         raise UnknownName("algorithm", name, ALGORITHMS, "subflot algorithms")
     kind = ALGORITHMS[name]
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    for setting in settings:
+    hints = get_type_hints(kind)
+    for setting, value in settings.items():
         if setting not in known:
             raise UnknownName(f"setting of {name}", setting, known, "subflot algorithms")
+        if isinstance(value, str):
+            _check_word(setting, value, hints[setting])
     return kind(**settings)
+
+
+def _check_word(setting: str, value: str, hint: Any) -> None:
+    """Refuse a word that a setting does not have; where numbers have words, the method checks."""
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise UnknownName(setting, value, get_args(hint), "subflot algorithms")
+    elif not any(get_origin(one) is Literal for one in get_args(hint)):
+        raise SubflotError(
+            f"{setting} is {value!r}", hint="a number; `subflot algorithms` says more"
+        )

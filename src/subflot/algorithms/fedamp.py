@@ -17,11 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from subflot.algorithms.base import Client, ClientContext, Download, State, Turn
-from subflot.algorithms.personal import Individual, Mixture, overlap, vector
+from subflot.algorithms.personal import Individual, Mixture, distance, inner, overlap
 from subflot.errors import SubflotError
 from subflot.task import Task
 from subflot.weights import Weights
@@ -84,11 +81,10 @@ class FedAMP(Individual):
 
     def _likeness(self, own: Weights, other: Weights, task: Task, turn: Turn) -> float:
         """Weigh another client's model, before the weights are brought to their sum."""
-        mine, theirs = vector(own, task.parameters), vector(other, task.parameters)
         if self.attention == "cosine":
             # Likeness of one counts as 1, so that no exponent is large; only ratios matter.
-            return math.exp(self.sigma * (cosine(mine, theirs) - 1))
-        away = float(torch.linalg.vector_norm(mine - theirs)) ** 2
+            return math.exp(self.sigma * (cosine(own, other, task.parameters) - 1))
+        away = distance(own, other, task.parameters) ** 2
         return self.step_in(turn.round) * math.exp(-away / self.sigma) / self.sigma
 
     def _own_share(self, others: float, num_mixed: int, is_new: bool) -> float:
@@ -115,7 +111,7 @@ class FedAMPSub(FedAMP):
     ignores_budgets: ClassVar[bool] = False
 
 
-def cosine(one: Tensor, other: Tensor) -> float:
-    """Return the cosine of the angle between two vectors; 0 if one has no direction."""
-    lengths = torch.linalg.vector_norm(one) * torch.linalg.vector_norm(other)
-    return float(torch.dot(one, other) / lengths) if lengths > 0 else 0.0
+def cosine(one: Weights, other: Weights, names: frozenset[str]) -> float:
+    """Return the cosine between the named tensors of two models; 0 if one has no direction."""
+    squares = inner(one, one, names) * inner(other, other, names)
+    return inner(one, other, names) / math.sqrt(squares) if squares > 0 else 0.0

@@ -32,7 +32,7 @@ from subflot.algorithms.base import (
     Turn,
     Upload,
 )
-from subflot.algorithms.personal import Individual, Mixture, overlap, vector
+from subflot.algorithms.personal import Individual, Mixture, distance, overlap
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.seeding import generator
@@ -135,9 +135,8 @@ class FedFomo(Individual):
         base = overlap(own, context.memory or own, task.channels).filled
         before = _loss(task, base, validation)
         losses = torch.tensor([_loss(task, weights, validation) for weights in offered])
-        here = vector(base, task.parameters)
-        away = [torch.dist(vector(weights, task.parameters), here) for weights in offered]
-        gains = worths(before, losses, torch.stack(away))
+        away = [distance(base, weights, task.parameters) for weights in offered]
+        gains = worths(before, losses, torch.tensor(away))
         mixture = Mixture()
         for weights, share in zip(offered, shares(gains).tolist(), strict=True):
             if share:

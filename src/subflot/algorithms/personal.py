@@ -80,9 +80,16 @@ def overlap(own: Weights, other: Weights, channels: ChannelMap) -> Overlap:
     return Overlap(mine, theirs, filled)
 
 
-def vector(weights: Weights, names: frozenset[str]) -> Tensor:
-    """Return the named tensors of a model as one vector."""
-    return torch.cat([weights[name].flatten() for name in sorted(names & weights.keys())])
+def inner(one: Weights, other: Weights, names: frozenset[str]) -> float:
+    """Return the inner product of the named tensors of two models, taken as one vector each."""
+    products = [torch.dot(one[n].flatten(), other[n].flatten()) for n in sorted(names & one.keys())]
+    return float(torch.stack(products).sum())
+
+
+def distance(one: Weights, other: Weights, names: frozenset[str]) -> float:
+    """Return the Euclidean distance between the named tensors of two models."""
+    each = [torch.dist(one[name], other[name]) for name in sorted(names & one.keys())]
+    return float(torch.linalg.vector_norm(torch.stack(each)))
 
 
 class Mixture:

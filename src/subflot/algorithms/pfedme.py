@@ -171,10 +171,10 @@ def approach(
     """Take steps, in place, that make f(personal) + pull / 2 |personal - anchor|^2 small."""
     for _ in range(steps):
         direction = slope(personal)
-        torch._foreach_add_(direction, torch._foreach_sub(personal, anchor), alpha=pull)
+        shorten(direction, local.max_norm)
         if local.weight_decay:
             torch._foreach_add_(direction, personal, alpha=local.weight_decay)
-        shorten(direction, local.max_norm)
+        torch._foreach_lerp_(personal, anchor, local.learning_rate * pull)
         torch._foreach_add_(personal, direction, alpha=-local.learning_rate)
 
 

@@ -11,6 +11,7 @@ from subflot.cli.export import export_command, predict_command
 from subflot.cli.models import cost_command, trace_command
 from subflot.cli.report import report_command
 from subflot.cli.run import algorithms_command, resume_command, run_command
+from subflot.cli.table import figure_command, table_command
 from subflot.errors import SubflotError
 
 app = typer.Typer(
@@ -26,6 +27,10 @@ _EXAMPLE = "Example: subflot "
 app.command("run", epilog=_EXAMPLE + "run quickstart --set rounds=5")(run_command)
 app.command("resume", epilog=_EXAMPLE + "resume runs/quickstart/subflot-s0-...")(resume_command)
 app.command("report", epilog=_EXAMPLE + "report runs/quickstart")(report_command)
+app.command("table", epilog=_EXAMPLE + "table label-skew --scale reduced --columns har --dry-run")(
+    table_command
+)
+app.command("figure", epilog=_EXAMPLE + "figure convergence")(figure_command)
 app.command("algorithms", epilog=_EXAMPLE + "algorithms --json")(algorithms_command)
 app.command("export", epilog=_EXAMPLE + "export runs/quickstart/subflot-s0-... --client 7")(
     export_command

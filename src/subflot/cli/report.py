@@ -12,7 +12,7 @@ from subflot.simulation.store import write_text
 
 
 def report_command(
-    folder: Annotated[Path, typer.Argument(help="Folder of runs, at any depth.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of runs, at any depth.")],
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where to write it; by default report.html in DIR."),

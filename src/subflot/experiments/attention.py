@@ -21,7 +21,8 @@ from subflot.channels.keep import largest, prefix, random
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
-from subflot.experiments.runner import assemble
+from subflot.experiments.runner import assemble, run
+from subflot.results import RunRecord
 from subflot.simulation.store import Store
 from subflot.task import Task
 from subflot.training.evaluate import recalibrate
@@ -51,7 +52,9 @@ class Attention:
     maps: Mapping[str, Tensor]
 
 
-def submodels(task: Task, method: SubFLOT, state: State, client: Client, turn: Turn) -> Weights:
+def submodels(
+    task: Task, method: SubFLOT, state: State, client: Client, turn: Turn
+) -> dict[str, Weights]:
     """Cut the client's next submodel in every way; its history comes first."""
     rate, channels, whole = client.pruning_rate, task.channels, state.weights
     return {
@@ -143,6 +146,24 @@ def similarity(maps: Tensor, others: Tensor) -> Tensor:
         tensor([0.6000])
     """
     return torch.cosine_similarity(maps.flatten(1), others.flatten(1), dim=1)
+
+
+def attention(folder: Path, arrays: Path, *, workers: int | None = None) -> dict[str, Any]:
+    """Compare the maps of a finished run; a run without its models is run again.
+
+    Args:
+        folder: of the run.
+        arrays: file, .npz, for the pictures.
+        workers: processes, if it has to be run again.
+    """
+    config = RunConfig.of(**RunRecord(folder).config)
+    if Store(folder).manifest() is None:
+        run(config, folder, workers=workers, force=True)
+    found = list(attend(config, folder))
+    content = describe(found, config)
+    arrays.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(arrays, allow_pickle=False, **pictures(found))
+    return content
 
 
 def describe(found: list[Attention], config: RunConfig) -> dict[str, Any]:

@@ -104,7 +104,12 @@ class RunConfig:
                 known = [*own, *(name for part in PARTS for name in offered[part])]
                 raise UnknownName("setting", key, known, "subflot run --help")
             for part in takers:
-                found[part][key] = _typed(key, settings[key], offered[part][key])
+                # Of a method, a number may have a word for a value, such as `auto`.
+                is_word = part == "algorithm" and isinstance(settings[key], str)
+                is_open = is_word and isinstance(offered[part][key], float)
+                found[part][key] = _typed(
+                    key, settings[key], None if is_open else offered[part][key]
+                )
         parts: dict[str, Any] = {f"{part}_settings": found[part] for part in PARTS}
         config = replace(config, **parts)
         config._check()
@@ -206,10 +211,10 @@ def grid(settings: Mapping[str, Any]) -> list[RunConfig]:
     """
     flat = dict(settings)
     special = flat.pop("for", {})
-    algorithms = flat.pop("algorithm", RunConfig.algorithm)
-    algorithms = [algorithms] if isinstance(algorithms, str) else list(algorithms)
-    seeds = flat.pop("seed", 0)
-    seeds = [seeds] if isinstance(seeds, int) else list(seeds)
+    algorithms = _listed("algorithm", flat.pop("algorithm", RunConfig.algorithm), str)
+    seeds = _listed("seed", flat.pop("seed", RunConfig.seed), int)
+    if not isinstance(special, dict) or not all(isinstance(t, dict) for t in special.values()):
+        raise SubflotError(f"for is {special!r}", hint="write [for.METHOD] and its settings below")
     for name in {*algorithms, *special}:
         if name not in ALGORITHMS:
             raise UnknownName("algorithm", name, ALGORITHMS, "subflot algorithms")
@@ -223,6 +228,13 @@ def grid(settings: Mapping[str, Any]) -> list[RunConfig]:
                 RunConfig.of(**{**mine, **special.get(name, {})}, algorithm=name, seed=seed)
             )
     return runs
+
+
+def _listed(key: str, value: Any, kind: type) -> list[Any]:
+    found = [value] if isinstance(value, kind) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(one, kind) for one in found):
+        raise SubflotError(f"{key} is {value!r}", hint=f"one of type {kind.__name__}, or a list")
+    return list(found)
 
 
 def parse(pairs: Iterable[str]) -> dict[str, Any]:
@@ -255,13 +267,11 @@ def _typed(key: str, value: Any, default: Any) -> Any:
     if isinstance(default, tuple) and isinstance(value, str | int | float):
         value = (value,)
     if isinstance(default, tuple) and isinstance(value, Sequence):
-        return tuple(_typed(key, one, default[0] if default else one) for one in value)
+        return tuple(_typed(key, one, default[0] if default else 0.0) for one in value)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     is_open = default is inspect.Parameter.empty or default is None
-    # A number may have a word for a value, such as `auto`; the method itself says which.
-    is_word = isinstance(default, float) and isinstance(value, str)
-    if is_open or is_word or type(value) is type(default):
+    if is_open or type(value) is type(default):
         return value
     raise SubflotError(
         f"{key} is {value!r}", hint=f"it is of type {type(default).__name__}, as in {default!r}"

@@ -41,7 +41,8 @@ class Experts(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits, shape (batch, classes)."""
-        return self.experts(inputs).unflatten(1, (-1, self.num_classes)).sum(1)
+        logits: Tensor = self.experts(inputs).unflatten(1, (-1, self.num_classes)).sum(1)
+        return logits
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,7 @@ def loss(weights: Weights, examples: Examples) -> float:
     """Return F at some weights of any width: mean cross-entropy and the squared penalty."""
     experts = _experts(weights)
     logits = examples.inputs.double() @ experts.sum(0).T
-    return float(
-        F.cross_entropy(logits, examples.labels) + CONVEXITY / 2 * experts.square().sum()
-    )
+    return float(F.cross_entropy(logits, examples.labels) + CONVEXITY / 2 * experts.square().sum())
 
 
 def slope(weights: Weights, examples: Examples) -> Slope:

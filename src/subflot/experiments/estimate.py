@@ -1,4 +1,4 @@
-"""What a list of runs will take, before any is started: hours and disk, to a factor of two or so."""
+"""What runs will take, before any is started: hours and disk, to a factor of two or so."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,8 +18,12 @@ SECONDS_PER_PARAMETER_STEP = 4e-9
 """A step of gradient descent reads and writes every parameter a few times."""
 SECONDS_PER_PARAMETER_TRANSPORT = 1.2e-7
 """Of aligning a model to a client and back."""
-SECONDS_PER_CLIENT = 0.02
-"""Of everything else in a client's part in a round. All four of one core of a recent server."""
+SECONDS_PER_TENSOR_STEP = 4e-4
+"""Small layers cost what it takes to call them."""
+SECONDS_PER_RUN = 3.0
+"""Until the first round: reading data, tracing the model. All on one core of a recent server."""
+EVALUATION_PASSES = 5
+"""Over all examples in a measured round: two models per client and the global one."""
 BYTES_PER_LINE, BYTES_PER_CLIENT = 500, 80
 """Of a round in the record, and of each client in it."""
 DEFAULT_CLIENTS = 20
@@ -57,31 +61,31 @@ def _one(config: RunConfig, num_examples: int) -> Estimate:
     rates = (0.0,) if kind.ignores_budgets else config.client_rates or config.pruning_rates
     # Weights between two layers shrink with the width of both.
     share = sum((1 - rate) ** 2 for rate in rates) / len(rates)
-    full = _full_cost(config)
+    full, num_tensors = _full_cost(config)
     examples = min(num_examples, config.max_examples or num_examples)
     clients = config.num_clients or DEFAULT_CLIENTS
     active = config.per_round or clients
     examples_per_round = examples * active / clients
-    steps = config.epochs * max(active, examples_per_round / config.batch_size)
-    # Backwards costs twice what forwards does; a measured round passes over everything thrice.
-    passes = 3 * config.epochs + 3 / config.evaluate_every
+    steps = config.epochs * active * -(-examples // clients // config.batch_size)
+    # Backwards costs twice what forwards does.
+    passes = 3 * config.epochs + EVALUATION_PASSES / config.evaluate_every
     seconds = examples_per_round * passes * share * full.multiply_adds / MULTIPLY_ADDS_PER_SECOND
     seconds += steps * share * full.parameters * SECONDS_PER_PARAMETER_STEP
-    seconds += active * SECONDS_PER_CLIENT
+    seconds += (steps + active / config.evaluate_every) * num_tensors * SECONDS_PER_TENSOR_STEP
     if issubclass(kind, SubFLOT):
         seconds += active * share * full.parameters * SECONDS_PER_PARAMETER_TRANSPORT
     models = 2 + (clients * share if kind.keeps_history else 0)
     return Estimate(
         1,
-        config.rounds * seconds,
+        SECONDS_PER_RUN + config.rounds * seconds,
         config.rounds * (BYTES_PER_LINE + active * BYTES_PER_CLIENT),
         models * full.bytes,
     )
 
 
-def _full_cost(config: RunConfig) -> Cost:
+def _full_cost(config: RunConfig) -> tuple[Cost, int]:
     if ":" in config.model:
-        return Cost(1e6, 1e7, 0, 4e6)  # Somebody's own: of a usual size.
+        return Cost(1e6, 1e7, 0, 4e6), 50  # Somebody's own: of a usual size.
     size, channels = (config.data_settings.get(key) for key in ("size", "channels"))
     return _count(config.model, tuple(sorted(config.model_settings.items())), size, channels)
 
@@ -89,8 +93,8 @@ def _full_cost(config: RunConfig) -> Cost:
 @cache
 def _count(
     model: str, settings: tuple[tuple[str, Any], ...], size: int | None, channels: int | None
-) -> Cost:
-    """Count what a whole model costs, on inputs of the size that the data has."""
+) -> tuple[Cost, int]:
+    """Count what a whole model costs on inputs of the data's size, and its tensors."""
     network = find_model(model)
     example = network.example(1)
     if network.vocabulary is not None:
@@ -98,4 +102,5 @@ def _count(
     elif size:
         example = torch.zeros(1, channels or 3, size, size)
     build: Any = network.build
-    return cost_of(build(network.num_classes, **dict(settings)), example)
+    module = build(network.num_classes, **dict(settings))
+    return cost_of(module, example), len(list(module.parameters()))

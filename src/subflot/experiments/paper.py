@@ -35,6 +35,8 @@ FIGURES = (
     "cost",
     "per-client",
 )
+CHANGING: tuple[str, ...] = ("reduced", "smoke")
+"""The scales that take less than the paper."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def tasks() -> Mapping[str, PaperTask]:
             title=one["title"],
             num_examples=one["num_examples"],
             settings=one["settings"],
-            scales={scale: one[scale] for scale in ("reduced", "smoke")},
+            scales={scale: one[scale] for scale in CHANGING},
             domains=tuple(one.get("domains", ())),
         )
     return found
@@ -162,7 +164,7 @@ def _row(one: str | Mapping[str, Any]) -> Row:
 
 def _column(one: Mapping[str, Any]) -> Column:
     given = dict(one)
-    scales = {scale: given.pop(scale) for scale in ("reduced", "smoke") if scale in given}
+    scales = {scale: given.pop(scale) for scale in CHANGING if scale in given}
     mean_of = tuple(given.pop("mean_of", ()))
     task = tasks()[given.pop("task", given["name"])]
     return Column(**{"title": task.title, **given}, task=task, scales=scales, mean_of=mean_of)

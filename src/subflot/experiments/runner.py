@@ -50,8 +50,8 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         if force:
-            clear(folder)
             (folder / SUMMARY).unlink(missing_ok=True)
+            clear(folder)
         _claim(folder, config, force)
         record = RunRecord(folder)
         if record.is_finished:
@@ -172,8 +172,8 @@ def _claim(folder: Path, config: RunConfig, force: bool) -> None:
                 hint="name another folder, or add --force to replace it",
             )
         return
-    write_text(path, config.toml())
     write_text(folder / ENVIRONMENT, json.dumps(environment(), indent=1) + "\n")
+    write_text(path, config.toml())  # Last: where it stands, all of it was written.
 
 
 def _plain(value: Any) -> Any:

@@ -59,6 +59,11 @@ class Terms:
                     f"{setting} cannot be set for a whole table", hint="use --seeds or --rows"
                 )
 
+    @property
+    def is_tuned(self) -> bool:
+        """Whether learning rates have to be chosen."""
+        return self.protocol == "tuned" and "learning_rate" not in self.settings
+
     def of(self, column: Column) -> dict[str, Any]:
         """Return the settings of the runs of a column, but for what its rows set."""
         task = column.task

@@ -5,15 +5,15 @@ data or this package's settings, so they can be drawn again anywhere.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from subflot.algorithms import ALGORITHMS
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments.config import RunConfig
-from subflot.experiments.paper import Column, Grid, PaperTask, Row
+from subflot.experiments.paper import Column, Grid, Row
 from subflot.experiments.scales import DataAtHand, Terms, at_hand
 from subflot.experiments.tuning import Choice
 from subflot.simulation.store import write_text
@@ -64,16 +64,6 @@ class Wanted:
         return slot.column.name == grid.anchor or slot.row.name == across
 
 
-def pairs(grid: Grid, terms: Terms, wanted: Wanted) -> list[tuple[str, PaperTask]]:
-    """List the methods and tasks of the wanted cells, each once: what a learning rate is for."""
-    found = {
-        (slot.row.algorithm, slot.column.task.name): slot.column.task
-        for slot in slots(grid, terms, None)
-        if wanted.has(slot, grid, terms)
-    }
-    return [(algorithm, task) for (algorithm, _), task in found.items()]
-
-
 def slots(grid: Grid, terms: Terms, choices: Choices | None) -> list[Slot]:
     """Name every run of a grid, column by column.
 
@@ -107,17 +97,17 @@ def _slot(
     if here.missing:
         return Slot(row, column, seed, None, here.missing)
     own: dict[str, Any] = {**settings, **row.settings, **here.settings}
-    if terms.protocol == "tuned" and choices is not None and "learning_rate" not in terms.settings:
-        choice = choices.get((row.algorithm, column.task.name))
-        if choice is None or choice.learning_rate is None:
-            why = f": {choice.reason}" if choice and choice.reason else ""
-            return Slot(row, column, seed, None, f"no learning rate has been chosen{why}")
-        own["learning_rate"] = choice.learning_rate
     try:
         config = RunConfig.of(**{**own, "name": RUNS, "algorithm": row.algorithm, "seed": seed})
     except SubflotError as error:
         return Slot(row, column, seed, None, error.args[0])
-    return Slot(row, column, seed, config)
+    if choices is None or not terms.is_tuned:
+        return Slot(row, column, seed, config)
+    choice = choices.get((row.algorithm, column.task.name))
+    if choice is None or choice.learning_rate is None:
+        why = f": {choice.reason}" if choice and choice.reason else ""
+        return Slot(row, column, seed, None, f"no learning rate has been chosen{why}")
+    return Slot(row, column, seed, replace(config, learning_rate=choice.learning_rate))
 
 
 def _check_settings(found: Sequence[Slot], terms: Terms) -> None:
@@ -225,13 +215,3 @@ def write_sheet(content: Mapping[str, Any], folder: Path) -> Path:
     path = folder / f"{content['name']}-{content['scale']}-{content['protocol']}.json"
     write_text(path, json.dumps(content, indent=1) + "\n")
     return path
-
-
-def to_run(slots: Iterable[Slot], grid: Grid, terms: Terms, wanted: Wanted) -> list[RunConfig]:
-    """List the runs that are asked for, each once, in order."""
-    found = {
-        slot.config.run_id: slot.config
-        for slot in slots
-        if slot.config and wanted.has(slot, grid, terms)
-    }
-    return list(found.values())

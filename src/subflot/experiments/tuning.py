@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
 from subflot.experiments.paper import Column, PaperTask
 from subflot.experiments.scales import Terms, at_hand
@@ -47,14 +48,19 @@ def trials(algorithm: str, task: PaperTask, terms: Terms) -> dict[float, RunConf
 
     Variants of a method share its rate, and variants of a task theirs. Test examples are not
     looked at: the runs train on four fifths of the training examples and are measured on the
-    others, after the last round, with the first of the seeds. A task without data has none.
+    others, after the last round, with the first of the seeds. A task without data, or with
+    settings that do not fit the method, has none.
     """
     column = Column(task.name, task.title, task)
     settings = terms.of(column)
     here = at_hand(column, settings)
     if here.missing:
         return {}
-    return {rate: _trial(algorithm, {**settings, **here.settings}, terms, rate) for rate in GRID}
+    settings |= here.settings
+    try:
+        return {rate: _trial(algorithm, settings, terms, rate) for rate in GRID}
+    except SubflotError:
+        return {}
 
 
 def _trial(algorithm: str, settings: dict[str, Any], terms: Terms, rate: float) -> RunConfig:

@@ -10,9 +10,10 @@ from rich.table import Table
 from subflot.reporting.sheet import Cell, Sheet
 
 HEADER = (
-    "table,scale,protocol,row,column,unit,mean,deviation,num_seeds,paper,paper_deviation,"
-    "difference,rank,paper_rank,missing"
-).split(",")
+    *("table", "scale", "protocol", "row", "column", "unit"),
+    *("mean", "deviation", "num_seeds", "paper", "paper_deviation"),
+    *("difference", "rank", "paper_rank", "missing"),
+)
 
 
 def mark(cell: Cell) -> str:
@@ -119,8 +120,11 @@ def _orders(sheet: Sheet) -> list[str]:
 
 
 def terminal(sheet: Sheet) -> Table:
-    """Draw a table for a terminal, with our number above the paper's in each cell."""
-    table = Table(title=heading(sheet), show_lines=True)
+    """Draw a table for a terminal, with our number above the paper's in each cell.
+
+    It has neither heading nor notes.
+    """
+    table = Table(show_lines=True)
     table.add_column("")
     for column in sheet.columns.values():
         table.add_column(str(column["title"]), justify="right")
@@ -134,8 +138,6 @@ def terminal(sheet: Sheet) -> Table:
     if orders := _orders(sheet):
         table.add_section()
         table.add_row("in the paper's order", *orders)
-    table.caption = "\n".join(notes(sheet))
-    table.caption_justify = "left"
     return table
 
 
@@ -146,7 +148,12 @@ def markdown(sheet: Sheet) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     titles = [str(column["title"]) for column in sheet.columns.values()]
-    lines = [f"**{heading(sheet)}**", "", line(["", *titles]), line([":--", *["--:"] * len(titles)])]
+    lines = [
+        f"**{heading(sheet)}**",
+        "",
+        line(["", *titles]),
+        line([":--", *["--:"] * len(titles)]),
+    ]
     for name, row in sheet.rows.items():
         shown = []
         for column in sheet.columns:

@@ -29,6 +29,7 @@ from subflot.weights import Weights, read_weights, sync, write_weights
 FORMAT = 1
 MANIFEST = "manifest.json"
 PER_CLIENT = ("history", "memory")
+LOGS = "*.jsonl"
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,16 @@ class Store:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         manifest = self.manifest()
         self._sweep(manifest or Manifest(-1))
-        for log, length in (manifest.logs if manifest else {}).items():
+        counted = manifest.logs if manifest else {}
+        for log, length in counted.items():
             path = self.folder / log
             if not path.exists() or path.stat().st_size < length:
                 raise SubflotError(
                     f"{path} is shorter than the {length} bytes it had",
                     hint="restore the file, or run again with --force",
                 )
-            os.truncate(path, length)
+        for path in self.folder.glob(LOGS):  # Also those of which nothing counts yet.
+            os.truncate(path, counted.get(path.name, 0))
         return manifest
 
     def write(self, manifest: Manifest, state: State) -> None:
@@ -210,13 +213,14 @@ def write_text(path: Path, text: str) -> None:
 def clear(folder: Path) -> None:
     """Remove what a run left, and nothing else."""
     forget(folder)
-    for path in folder.glob("*.jsonl"):
+    for path in folder.glob(LOGS):
         path.unlink(missing_ok=True)
 
 
 def forget(folder: Path) -> None:
     """Remove the models that a run left; its record stays."""
+    (folder / MANIFEST).unlink(missing_ok=True)  # First: without it nothing else counts.
     for name in (*PER_CLIENT, "arriving"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for path in [*folder.glob("state-*.safetensors"), folder / MANIFEST]:
+    for path in folder.glob("state-*.safetensors"):
         path.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
 // Clients of one run against those of another, and what each of them could hold.
 
 function rowsOf({ clients }) {
-  const names = Object.keys(clients);
-  return (clients.client ?? []).map((_, i) => Object.fromEntries(names.map((name) => [name, clients[name][i]])));
+  const columns = Object.entries(clients);
+  const row = (i) => Object.fromEntries(columns.map(([name, values]) => [name, values[i]]));
+  return (clients.client ?? []).map((_, i) => row(i));
 }
 
 function haveSameClients(one, other) {
@@ -63,10 +64,10 @@ function differences(rows, run, base) {
     x: i * each + each * 0.1, width: each * 0.8,
     y: Math.min(y(0), y(row.difference)) - 0.5, height: Math.abs(y(row.difference) - y(0)) + 1,
   }, draw("title", {}, `client ${row.client}: ${points(row.difference)} points`)));
-  const label = `Difference of every client's accuracy, ${run.label} against ${base.label}; `;
+  const label = `Difference of every client's accuracy, ${run.label} against ${base.label}`;
   const frame = { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none" };
   return make("figure", {},
-    draw("svg", { class: "differences", ...frame, role: "img", "aria-label": `${label}the table has the numbers` },
+    draw("svg", { class: "differences", ...frame, role: "img", "aria-label": label },
       draw("line", { class: "rule", x1: 0, x2: width, y1: y(0), y2: y(0) }), ...bars),
     make("figcaption", {}, "One bar per client, from the largest gain to the largest loss; " +
       `the longest is ${(100 * most).toFixed(2)} points.`));

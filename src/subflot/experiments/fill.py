@@ -1,0 +1,83 @@
+"""Fill a table: run what it asks for and is not there, choose learning rates, write its sheet."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from subflot.experiments.config import RunConfig
+from subflot.experiments.paper import Grid, PaperTask
+from subflot.experiments.scales import Terms
+from subflot.experiments.tables import RUNS, Slot, Wanted, sheet, slots, write_sheet
+from subflot.experiments.tuning import choose, trials
+
+SHEETS = "tables"
+Runner = Callable[[Sequence[RunConfig]], dict[str, str]]
+"""Runs configs and returns why some failed, by run."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that a table needs."""
+
+    config: RunConfig
+    task: PaperTask
+    is_trial: bool = False
+    """Whether it only serves to choose a learning rate."""
+
+
+def plan(grid: Grid, terms: Terms, wanted: Wanted) -> list[Planned]:
+    """List the runs that are asked for, each once, trials first.
+
+    With the protocol `tuned` the learning rates are not known yet, and runs have the usual one.
+    """
+    asked = _asked(slots(grid, terms, None), grid, terms, wanted)
+    found = {
+        config.run_id: Planned(config, task, is_trial=True)
+        for algorithm, task in _pairs(asked)
+        for config in (trials(algorithm, task, terms).values() if terms.is_tuned else ())
+    }
+    for slot in asked:
+        if slot.config:
+            found.setdefault(slot.config.run_id, Planned(slot.config, slot.column.task))
+    return list(found.values())
+
+
+def fill(grid: Grid, terms: Terms, wanted: Wanted, out: Path, runner: Runner | None = None) -> Path:
+    """Run what is asked for, and write the sheet; return its path.
+
+    Args:
+        grid: the table.
+        terms: its scale, protocol, seeds and settings.
+        wanted: the cells to run; the sheet has all.
+        out: folder of the results; records lie in `runs` in it and sheets in `tables`.
+        runner: runs configs; None to run nothing and take what there is.
+    """
+    wanted.check(grid)
+    runs = out / RUNS
+    failures: dict[str, str] = {}
+    everything = slots(grid, terms, None)
+    if terms.is_tuned and runner:
+        asked = _asked(everything, grid, terms, wanted)
+        failures |= runner(
+            [
+                config
+                for algorithm, task in _pairs(asked)
+                for config in trials(algorithm, task, terms).values()
+            ]
+        )
+    choices = choose(_pairs(everything), terms, runs, failures) if terms.is_tuned else {}
+    if runner:
+        asked = _asked(slots(grid, terms, choices), grid, terms, wanted)
+        configs = {slot.config.run_id: slot.config for slot in asked if slot.config}
+        failures |= runner(list(configs.values()))
+    return write_sheet(sheet(grid, terms, choices, failures), out / SHEETS)
+
+
+def _asked(found: Iterable[Slot], grid: Grid, terms: Terms, wanted: Wanted) -> list[Slot]:
+    return [slot for slot in found if wanted.has(slot, grid, terms)]
+
+
+def _pairs(found: Iterable[Slot]) -> list[tuple[str, PaperTask]]:
+    """List methods and tasks, each pair once: what a learning rate is for."""
+    pairs = {(one.row.algorithm, one.column.task.name): one.column.task for one in found}
+    return [(algorithm, task) for (algorithm, _), task in pairs.items()]

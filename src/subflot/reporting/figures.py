@@ -1,0 +1,45 @@
+"""The figures by name, each drawn from a sheet and its records, or from a record of its own."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from subflot.errors import UnknownName
+from subflot.reporting import bars, curves, evidence
+from subflot.reporting.canvas import save
+from subflot.reporting.sheet import Sheet, read_sheet
+from subflot.reporting.tables import heading
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FROM_SHEETS: Mapping[str, Callable[[Sheet], "Figure"]] = {
+    "pruning-rates": curves.pruning_rates,
+    "sensitivity": curves.sensitivity,
+    "cost": curves.spending,
+    "time": bars.times,
+    "per-client": bars.per_client,
+}
+FROM_FILES: Mapping[str, Callable[[Path], "Figure"]] = {
+    "attention": evidence.attention,
+    "convergence": evidence.convergence,
+}
+
+
+def draw(name: str, path: Path, folder: Path) -> list[Path]:
+    """Draw a figure into a folder, as PNG and PDF; return the files.
+
+    Args:
+        name: of the figure.
+        path: its sheet, or the JSON file of its experiment.
+        folder: for the pictures, which are named after `path`.
+    """
+    if name in FROM_FILES:
+        figure = FROM_FILES[name](path)
+    elif name in FROM_SHEETS:
+        sheet = read_sheet(path)
+        figure = FROM_SHEETS[name](sheet)
+        figure.suptitle(heading(sheet), fontsize="small")
+    else:
+        raise UnknownName("figure", name, (*FROM_SHEETS, *FROM_FILES), "subflot figure --help")
+    return save(figure, folder / path.stem)

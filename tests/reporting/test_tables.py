@@ -1,0 +1,187 @@
+"""A table is what its records say: numbers, ranks, and what is missing."""
+
+import ast
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_records import made_run, made_sheet
+
+from subflot.errors import SubflotError
+from subflot.reporting.sheet import Sheet, read_sheet
+from subflot.reporting.tables import csv_text, latex, mark, markdown, notes, ours, papers, write_all
+
+REPORTING = Path(__file__).parents[2] / "src" / "subflot" / "reporting"
+OWN = ("bars", "canvas", "curves", "evidence", "figures", "sheet", "tables")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Three methods on two tasks; two seeds for `a`, one seed each for the others."""
+    runs = tmp_path / "runs"
+    made_run(runs / "a0", [[0.5, 0.5], [0.8, 0.6]])  # 70 % in the last round.
+    made_run(runs / "a1", [[0.9, 0.9]], seed=1)  # 90 %.
+    made_run(runs / "b0", [[0.6, 0.7]])  # 65 %.
+    made_run(runs / "c0", [[0.75, 0.75]])  # 75 %.
+    made_run(runs / "half", [[0.3, 0.3]], is_finished=False)
+    cells = [
+        cell("a", "x", ["a0", "a1"], printed=85.0, spread=0.25),
+        cell("b", "x", ["b0", "half"], printed=60.0, reason="training diverged"),
+        cell("c", "x", ["c0", "nowhere"], printed=50.0),
+        cell("a", "y", ["nowhere", None], printed=40.0, reason="data not found"),
+        cell("b", "y", ["b0", "b0"]),
+        cell("c", "y", [None, None], reason="data not found"),
+    ]
+    rows = ["a", "b", {"name": "c", "title": "c", "remark": "reconstructed"}]
+    return made_sheet(tmp_path, rows, ["x", "y"], cells=cells, seeds=[0, 1])
+
+
+def cell(row: str, column: str, runs: list[str | None], **given: Any) -> dict[str, Any]:
+    return {"row": row, "column": column, "runs": runs, "part": None, **given}
+
+
+def test_a_cell_has_mean_and_deviation_over_seeds_and_the_papers_number(path: Path) -> None:
+    found = read_sheet(path).cells["a", "x"]
+    assert found.values == pytest.approx((70.0, 90.0))
+    assert found.mean == pytest.approx(80.0)
+    assert found.deviation == pytest.approx(200**0.5)  # Two values, each 10 from their mean.
+    assert (found.printed, found.spread) == (85.0, 0.25)
+    assert found.difference == pytest.approx(-5.0)
+
+
+def test_one_seed_has_no_deviation(path: Path) -> None:
+    found = read_sheet(path).cells["c", "x"]
+    assert (found.mean, found.deviation) == (pytest.approx(75.0), None)
+
+
+def test_an_unfinished_run_is_no_number(path: Path) -> None:
+    found = read_sheet(path).cells["b", "x"]
+    assert found.values == pytest.approx((65.0,))
+    assert "(1 of 2 seeds)" in ours(found, read_sheet(path))
+
+
+def test_ranks_are_taken_among_rows_that_both_have(path: Path) -> None:
+    sheet = read_sheet(path)
+    ranks = {c.row: (c.rank, c.printed_rank) for c in sheet.column("x")}
+    # Ours: a 80, c 75, b 65. The paper: a 85, b 60, c 50.
+    assert ranks == {"a": (1, 1), "b": (3, 2), "c": (2, 3)}
+    assert [mark(c) for c in sheet.column("x")] == ["=", "▼1", "▲1"]
+    assert sheet.agreement("x") == (2, 3)  # a before b, a before c; b before c is not so.
+    assert [c.rank for c in sheet.column("y")] == [None] * 3
+    assert sheet.agreement("y") is None
+
+
+def test_rows_are_ranked_within_their_group(tmp_path: Path) -> None:
+    for name, accuracy in (("p", 0.5), ("q", 0.6), ("r", 0.7)):
+        made_run(tmp_path / "runs" / name, [[accuracy]])
+    rows = [{"name": n, "title": n, "group": g} for n, g in (("p", "1"), ("q", "1"), ("r", "2"))]
+    cells = [cell(n, "x", [n], printed=p) for n, p in (("p", 9.0), ("q", 8.0), ("r", 1.0))]
+    sheet = read_sheet(made_sheet(tmp_path, rows, ["x"], cells=cells))
+    assert [(c.rank, c.printed_rank) for c in sheet.column("x")] == [(2, 1), (1, 2), (None, None)]
+    assert sheet.agreement("x") == (0, 1)
+
+
+def test_missing_cells_are_shown_with_their_reasons(path: Path) -> None:
+    sheet = read_sheet(path)
+    assert set(sheet.missing) == {"training diverged", "not run", "data not found"}
+    text = markdown(sheet)
+    assert text.count("missing [") == 2
+    letter = ours(sheet.cells["a", "y"], sheet)[-2]
+    assert f"- [{letter}] data not found (2 cells in y)." in text
+    assert "paper 40.00" in papers(sheet.cells["a", "y"], sheet)
+
+
+def test_remarks_and_protocol_stand_below_the_table(path: Path) -> None:
+    said = "\n".join(notes(read_sheet(path)))
+    assert "c: reconstructed." in said
+    assert "learning rate 0.001 and batches of 256" in said
+
+
+def test_chosen_learning_rates_stand_below_the_table(tmp_path: Path) -> None:
+    choice = {"algorithm": "a", "task": "har", "learning_rate": 0.05, "is_complete": False}
+    path = made_sheet(tmp_path, [], [], protocol="tuned", choices=[choice])
+    said = "\n".join(notes(read_sheet(path)))
+    assert "a on har 0.05 (not all rates were tried or finished)" in said
+
+
+def test_only_the_clients_of_a_domain_count(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "r", [[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
+    cells = [{**cell("a", str(k), ["r"]), "part": [k, 3]} for k in range(3)]
+    sheet = read_sheet(made_sheet(tmp_path, ["a"], ["0", "1", "2"], cells=cells))
+    means = [sheet.cells["a", str(k)].mean for k in range(3)]
+    assert means == pytest.approx([15.0, 35.0, 55.0])
+
+
+def test_csv_has_a_line_per_cell_at_full_precision(path: Path) -> None:
+    sheet = read_sheet(path)
+    lines = list(csv.DictReader(io.StringIO(csv_text(sheet))))
+    assert len(lines) == len(sheet.cells)
+    first = lines[0]
+    assert (first["row"], first["column"], first["num_seeds"]) == ("a", "x", "2")
+    assert float(first["deviation"]) == sheet.cells["a", "x"].deviation
+    assert [line["missing"] for line in lines[:4]] == [
+        "",
+        "training diverged",
+        "not run",
+        "data not found",
+    ]
+
+
+def test_markdown_has_every_number(path: Path) -> None:
+    text = markdown(read_sheet(path))
+    assert "| a | 80.00 ± 14.14 =<br>paper 85.00 ± 0.25, -5.00 | missing [" in text
+    assert "| in the paper's order | 2 of 3 pairs |  |" in text
+
+
+def test_latex_marks_the_best_and_escapes_names(path: Path) -> None:
+    sheet = read_sheet(path)
+    rows = {"a": {"name": "a", "title": "a_1 & 50%"}, **{k: sheet.rows[k] for k in ("b", "c")}}
+    text = latex(Sheet(sheet.about, rows, sheet.columns, sheet.cells, sheet.runs))
+    assert r"a\_1 \& 50\% & \textbf{80.00} $\pm$ 14.14 (85.00) & -- \\" in text
+    assert text.count(r"\textbf") == 2  # One per column.
+    assert r"\begin{tabular}{lrr}" in text
+
+
+def test_counts_of_another_unit_are_compared_as_shares(tmp_path: Path) -> None:
+    made = {"row": "a", "column": "x", "values": [99.0], "printed": 100.0}
+    sheet = read_sheet(made_sheet(tmp_path, ["a"], ["x"], cells=[made], unit="million"))
+    assert papers(sheet.cells["a", "x"], sheet) == "paper 100.00, -1.00%"
+    assert sheet.cells["a", "x"].rank is None
+
+
+def test_every_format_is_written_beside_the_sheet(path: Path) -> None:
+    written = write_all(read_sheet(path), path)
+    assert [file.suffix for file in written] == [".md", ".csv", ".tex"]
+    assert all(file.parent == path.parent and file.stat().st_size > 100 for file in written)
+
+
+def test_a_sheet_that_is_not_there_or_damaged_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SubflotError, match=r"there is no sheet .*absent\.json"):
+        read_sheet(tmp_path / "absent.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(SubflotError, match=r"broken\.json is damaged"):
+        read_sheet(tmp_path / "broken.json")
+
+
+def test_equal_numbers_share_a_rank(tmp_path: Path) -> None:
+    for name in ("p", "q"):
+        made_run(tmp_path / "runs" / name, [[0.5]])
+    cells = [cell(n, "x", [n], printed=p) for n, p in (("p", 9.0), ("q", 8.0))]
+    sheet = read_sheet(made_sheet(tmp_path, ["p", "q"], ["x"], cells=cells))
+    assert [(c.rank, c.printed_rank) for c in sheet.column("x")] == [(1, 1), (1, 2)]
+    assert sheet.agreement("x") == (0, 1)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_drawing_needs_records_alone(name: str) -> None:
+    tree = ast.parse((REPORTING / f"{name}.py").read_text())
+    used = {
+        node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    } | {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    allowed = ("subflot.errors", "subflot.results", "subflot.reporting")
+    assert not [m for m in used if m.startswith("torch")]
+    assert not [m for m in used if m.startswith("subflot") and not m.startswith(allowed)]

@@ -1,0 +1,104 @@
+"""Named tensors in files, whole or not at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from subflot import weights as module
+from subflot.errors import SubflotError
+from subflot.weights import num_bytes, read_described, read_weights, write_weights
+
+
+def test_bytes_are_those_of_the_tensors() -> None:
+    some = {"a": torch.zeros(3, 2), "b": torch.zeros(5, dtype=torch.int64), "c": torch.tensor(1.0)}
+    assert num_bytes(some) == 6 * 4 + 5 * 8 + 4
+    assert num_bytes({}) == 0
+
+
+def test_tensors_come_back_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "some.safetensors"
+    written = {
+        "plain": torch.randn(3, 4),
+        "turned": torch.randn(3, 4).T,
+        "empty": torch.zeros(0, 2),
+        "scalar": torch.tensor(7),
+        "half": torch.randn(3).to(torch.bfloat16),
+        "flags": torch.tensor([True, False]),
+        "trained": nn.Parameter(torch.randn(2)),
+    }
+    write_weights(path, written, {"who": "client 3"})
+    for found in (read_weights(path), load_file(path)):
+        assert found.keys() == written.keys()
+        for name, tensor in written.items():
+            assert found[name].dtype == tensor.dtype
+            assert torch.equal(found[name], tensor)
+    assert read_described(path)[1]["who"] == "client 3"
+
+
+def test_a_view_is_written_without_what_lies_behind_it(tmp_path: Path) -> None:
+    large = torch.zeros(1000, 1000)
+    write_weights(tmp_path / "view", {"row": large[3]})
+    assert (tmp_path / "view").stat().st_size < 10_000
+
+
+def test_tied_tensors_are_written_one_by_one(tmp_path: Path) -> None:
+    tied = torch.randn(4)
+    write_weights(tmp_path / "tied", {"one": tied, "two": tied, "part": tied[1:]})
+    found = read_weights(tmp_path / "tied")
+    assert torch.equal(found["one"], found["two"])
+    assert torch.equal(found["part"], tied[1:])
+
+
+def test_what_is_read_is_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "some"
+    write_weights(path, {"a": torch.zeros(5)})
+    read_weights(path)["a"].fill_(1)
+    assert torch.equal(read_weights(path)["a"], torch.zeros(5))
+
+
+def test_the_same_tensors_give_the_same_bytes(tmp_path: Path) -> None:
+    some = {"b": torch.arange(4.0), "a": torch.tensor([1, 2])}
+    write_weights(tmp_path / "one", some, {"x": "1", "y": "2"})
+    write_weights(tmp_path / "two", dict(reversed(some.items())), {"y": "2", "x": "1"})
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize("broken", ["save_file", "sync"])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "some"
+    write_weights(path, {"a": torch.zeros(5)})
+    before = path.read_bytes()
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(module, broken, full)
+    with pytest.raises(SubflotError, match=r"cannot write .*some: .*No space left on device"):
+        write_weights(path, {"a": torch.ones(5)})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_disk_is_waited_for_unless_the_file_need_not_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    write_weights(tmp_path / "some", {"a": torch.zeros(1)}, is_lasting=False)
+    assert synced == []
+    write_weights(tmp_path / "some", {"a": torch.zeros(1)})
+    assert len(synced) == 1
+
+
+def test_files_that_are_not_there_or_hold_something_else_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SubflotError, match=r"there is no file .*missing"):
+        read_weights(tmp_path / "missing")
+    (tmp_path / "text").write_text("not tensors")
+    with pytest.raises(SubflotError, match=r"text is not a safetensors file"):
+        read_weights(tmp_path / "text")
