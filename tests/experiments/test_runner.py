@@ -196,8 +196,8 @@ def test_a_run_from_before_a_setting_existed_goes_on(tmp_path: Path) -> None:
     lines = [line for line in path.read_text().splitlines() if not line.startswith("max_norm")]
     path.write_text("\n".join(lines))
     assert run(tiny(), tmp_path, workers=1).is_finished
+    path.write_text("\n".join([*lines, "max_norm = 5.0"]))
     with pytest.raises(SubflotError, match="other settings: max_norm"):
-        path.write_text("\n".join([*lines, "max_norm = 5.0"]))
         run(tiny(), tmp_path, workers=1)
 
 
@@ -205,7 +205,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     interrupted(tmp_path, tiny())
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(SubflotError, match="is in use by another process\n.*wait for it"):
+        with pytest.raises(SubflotError, match=r"is in use by another process\n.*wait for it"):
             run(tiny(), tmp_path, workers=1)
     assert run(tiny(), tmp_path, workers=1).is_finished
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from subflot.algorithms.base import Arrival
-from subflot.channels import ChannelMap, Channels, put
+from subflot.channels import ChannelMap, Channels
+from subflot.channels.resize import spread
 from subflot.weights import Weights
 
 Restriction = Callable[[Arrival, str, Tensor], Tensor]
@@ -92,10 +93,11 @@ def placed(
 ) -> tuple[Weights, Weights]:
     """Full-size values, zero where the part owns nothing, and who owns what.
 
-    A part that is the whole comes back as it is, and its ownership as one entry.
+    Ownership has length one along axes that are not cut. A part that is the whole comes back as
+    it is, and its ownership as one entry.
     """
     if all(tensor.shape == weights[name].shape for name, tensor in part.items()) and all(
         torch.equal(index, torch.arange(channels.sizes[space])) for space, index in kept.items()
     ):
         return part, {name: torch.ones((), dtype=torch.bool) for name in part}
-    return put(part, weights, channels, kept)
+    return spread(part, weights, channels, kept)

@@ -38,6 +38,14 @@ def put(
 
     The values are zero where the part owns nothing; the second result is true where it does.
     """
+    values, owned = spread(part, like, channels, kept)
+    return values, {name: mine.expand(like[name].shape).clone() for name, mine in owned.items()}
+
+
+def spread(
+    part: Weights, like: Weights, channels: ChannelMap, kept: Channels
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Do as `put`, with ownership of length one along axes that are owned whole or not cut."""
     check_kept(channels, kept)
     values, owned = {}, {}
     for name, tensor in part.items():
@@ -58,7 +66,7 @@ def put(
             along[index] = True
             mine = mine & along.view(-1, *(1,) * (len(full) - axis - 1))
         values[name] = tensor
-        owned[name] = mine.expand(full).clone()
+        owned[name] = mine
     return values, owned
 
 

@@ -47,7 +47,6 @@ def run(
         force: throw away what is there and start anew.
         on_round: called after every round, when it is saved.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         if force:
             (folder / SUMMARY).unlink(missing_ok=True)
@@ -77,6 +76,7 @@ def run(
 
 def assemble(config: RunConfig) -> tuple[Task, FederatedData, Roster]:
     """Build what a config names: the task, the clients' data, and who there is."""
+    _check_device(config.device)
     dataset = load_data(config.data, **config.data_settings)
     if config.max_examples:
         dataset = subset(dataset, config.max_examples, config.seed)
@@ -99,6 +99,16 @@ def assemble(config: RunConfig) -> tuple[Task, FederatedData, Roster]:
         )
     task = _task(config, dataset.tensors([0, 1])[0], len(dataset.classes))
     return replace(task, proxy=_proxy(config, data)), data, _roster(config, task, data.num_clients)
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SubflotError(
+            f"device is {device!r}: {reason}", hint="`cpu`, or `cuda` where torch finds a GPU"
+        ) from None
 
 
 def _task(config: RunConfig, example: torch.Tensor, num_classes: int) -> Task:
@@ -148,7 +158,14 @@ def _roster(config: RunConfig, task: Task, num_clients: int) -> Roster:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder, so that no second process writes into it."""
-    with (folder / ".lock").open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise SubflotError(
+            f"cannot write to {folder}: {error.strerror}", hint="name another folder"
+        ) from None
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

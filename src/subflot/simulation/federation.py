@@ -10,12 +10,13 @@ import torch
 
 from subflot.algorithms.base import Algorithm, Arrival, Client, ClientContext, State, Turn, Upload
 from subflot.algorithms.check import fault_of
+from subflot.channels import Channels
 from subflot.data.federated import Examples, FederatedData
 from subflot.errors import SubflotError
 from subflot.simulation.store import Manifest, Store, flattened, joined
 from subflot.task import Task
 from subflot.training import Measurement, measure, recalibrate
-from subflot.weights import Weights, read_weights, write_weights
+from subflot.weights import Weights, num_bytes, read_weights, write_weights
 
 CALIBRATION = 2048
 """Training examples, an equal number of every client, that the global model's statistics are
@@ -116,7 +117,7 @@ class Federation:
             cost.parameters,
             cost.multiply_adds,
             download.num_bytes,
-            upload.num_bytes,
+            upload.num_bytes + _bytes_of_choice(download.kept, upload.kept),
             {**download.metrics, **metrics},
             clock.seconds,
             files,
@@ -171,6 +172,12 @@ class Federation:
         chosen = [shares.train[:: max(1, len(shares.train) // each)] for shares in self.data.shares]
         some = torch.cat([torch.from_numpy(index[:each].copy()) for index in chosen])
         return Examples(*self.data.dataset.tensors(some))
+
+
+def _bytes_of_choice(sent: Channels, kept: Channels) -> int:
+    """Count the indices that a client must send because it chose the channels itself."""
+    is_told = sent.keys() == kept.keys() and all(torch.equal(sent[s], kept[s]) for s in kept)
+    return 0 if is_told else num_bytes(kept)
 
 
 class _Clock:
