@@ -73,7 +73,9 @@ def made_sheet(folder: Path, rows: Sequence[Any], columns: Sequence[Any], **abou
         "settings": {},
         "choices": [],
         "rows": [row if isinstance(row, dict) else {"name": row, "title": row} for row in rows],
-        "columns": [one if isinstance(one, dict) else {"name": one, "title": one} for one in columns],
+        "columns": [
+            one if isinstance(one, dict) else {"name": one, "title": one} for one in columns
+        ],
         "cells": [],
         **about,
     }

@@ -163,6 +163,16 @@ def test_the_loss_is_the_sum_over_exits_and_what_they_teach_each_other() -> None
     assert float(found.detach()) == pytest.approx(cross + weight * taught, rel=1e-5)
 
 
+def test_a_model_answers_with_the_mean_of_its_exits_or_with_the_deepest() -> None:
+    inputs = tiny_examples(0, 5).inputs
+    for ensemble in (True, False):
+        task = prepared(DepthFL(sizing="paper", ensemble=ensemble))
+        with task.lend(task.part(task.initial, 2, 0.0)[0]) as model:
+            shallow, deep = exits_of(model.eval(), inputs)
+            expected = (shallow + deep) / 2 if ensemble else deep
+            torch.testing.assert_close(model(inputs), expected, **FLOAT32)
+
+
 def test_exits_that_agree_and_single_exits_teach_nothing() -> None:
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     assert float(mutual_distillation([logits, logits + 2, logits])) == pytest.approx(0, abs=1e-6)

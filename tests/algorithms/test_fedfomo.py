@@ -14,6 +14,7 @@ from rounds import CLIENTS, FULL_CLIENTS, parameters_of, tiny_examples, tiny_tas
 from tolerances import EXACT
 from torch import Tensor
 
+from subflot.algorithms import fedavg
 from subflot.algorithms.base import Arrival, Client, ClientContext, Download, State, Turn, Upload
 from subflot.algorithms.fedfomo import FedFomo, FedFomoSub, held_out, shares, worths
 from subflot.algorithms.local import Local
@@ -126,7 +127,7 @@ def test_what_is_held_out_is_a_fifth_the_same_in_every_round_and_never_trained_o
         used.append(examples)
         raise KeyError
 
-    monkeypatch.setattr("subflot.algorithms.fedavg.train_locally", spy)
+    monkeypatch.setattr(fedavg, "train_locally", spy)
     apart = set()
     for round in (1, 2, 5):
         context = context_of(examples, round=round)

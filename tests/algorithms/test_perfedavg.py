@@ -10,6 +10,7 @@ from quadratics import HESSIAN, context_of, point_task, points, slope_at
 from rounds import CLIENTS, FULL_CLIENTS, parameters_of, play, tiny_examples, tiny_task
 from tolerances import DOUBLE, EXACT, FLOAT32
 
+from subflot.algorithms import perfedavg
 from subflot.algorithms.base import Download
 from subflot.algorithms.fedavg import FedAvg
 from subflot.algorithms.perfedavg import PerFedAvg, PerFedAvgSub, curved, divided
@@ -111,7 +112,7 @@ def test_running_statistics_see_each_step_once(curvature: Curvature) -> None:
 def test_what_is_measured_is_one_full_step_from_what_was_received_or_trained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("subflot.algorithms.perfedavg.BATCH", 2)  # Pieces of two and of three.
+    monkeypatch.setattr(perfedavg, "BATCH", 2)  # Pieces of two and of three.
     task = point_task(ONE_STEP)
     examples = points((1.0, 0.0), (0.0, 2.0), (4.0, 1.0), (2.0, 2.0), (9.0, 0.0))
     method, context = PerFedAvg(inner_rate=0.05), context_of(examples)

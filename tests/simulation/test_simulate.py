@@ -23,13 +23,14 @@ from federations import (
 from torch import Tensor
 
 from subflot.algorithms import make
-from subflot.algorithms.base import Client, ClientContext, Download, Memory, Upload
+from subflot.algorithms.base import Client, ClientContext, Download, Memory, Turn, Upload
 from subflot.algorithms.subflot import SubFLOT
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.simulation import simulate
+from subflot.simulation.store import Store
 from subflot.task import Task
-from subflot.training import measure, recalibrate
+from subflot.training import measure, recalibrate, train_locally
 from subflot.weights import Weights, num_bytes
 
 Train = Callable[[SubFLOT, Task, Download, ClientContext], tuple[Upload, Memory]]
@@ -80,6 +81,20 @@ def test_what_is_sent_and_trained_is_counted(tmp_path: Path) -> None:
         assert line["clients"]["multiply_adds"][client] == task.cost(part).multiply_adds
         assert line["clients"]["num_examples"][client] == tiny_data().num_train(client)
     assert line["bytes_up"] == sum(line["clients"]["bytes_up"])
+
+
+def test_what_a_client_remembers_is_given_back_to_it(tmp_path: Path) -> None:
+    task, store = tiny_task(), Store(tmp_path)
+    run_rounds(make("local"), tmp_path, task=task, rounds=2)
+    manifest = store.manifest()
+    assert manifest is not None
+    for client in CLIENTS:
+        weights: Weights = task.narrow(task.initial, client.pruning_rate)
+        for round in (1, 2):
+            draw = Turn(round, 2, 0).generator("batches", client.id)
+            weights = train_locally(task, weights, tiny_data().train(client.id), draw).weights
+        found = store.memory(manifest, client.id)
+        assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
 
 
 # ----- who takes part

@@ -56,6 +56,8 @@ class DepthFL(FedAvg):
         exits: D, classifiers with the network's own; less in a network with fewer blocks. 1 is
             a network without early exits.
         distillation: scales what the classifiers learn from each other; 0 switches it off.
+        ensemble: whether a model answers with the mean of its exits' logits, as in the paper, or
+            with the deepest alone, which is better where the first exits know little.
         sizing: `budget` puts exit d behind the deepest block at which the part fits the model of
             width d / D, and gives each client the deepest part that fits its budget; `paper` puts
             exits at equal distances and gives a client of width s depth D s.
@@ -67,6 +69,7 @@ class DepthFL(FedAvg):
 
     exits: int = 4
     distillation: float = 1.0
+    ensemble: bool = True
     sizing: Literal["budget", "paper"] = "budget"
 
     def __post_init__(self) -> None:
@@ -83,7 +86,7 @@ class DepthFL(FedAvg):
             chosen = behind_shares(cuts_of(task), shares)
         else:
             chosen = by_parameters(task, cuts_of(task), self.exits)
-        return add_exits(task, chosen, takes_mean=True)
+        return add_exits(task, chosen, takes_mean=self.ensemble)
 
     def download(self, task: Task, state: State, client: Client, turn: Turn) -> Download:
         depth, rate = self.size(with_exits(task), client.pruning_rate)

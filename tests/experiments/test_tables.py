@@ -1,0 +1,453 @@
+"""Tables are grids of runs: the paper's numbers, its protocol, and nothing run twice."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_records import made_run
+
+from subflot import cli
+from subflot.errors import SubflotError
+from subflot.experiments import RunConfig, tables
+from subflot.experiments.batch import run_all, unfinished
+from subflot.experiments.estimate import estimate
+from subflot.experiments.fill import fill, plan
+from subflot.experiments.paper import FIGURES, TABLES, Column, Grid, PaperTask, Row, find
+from subflot.experiments.scales import SCALES, DataAtHand, Terms, at_hand
+from subflot.experiments.tables import Wanted, slots
+from subflot.reporting.sheet import read_sheet
+from subflot.results import METRICS, RunRecord
+
+GRIDS = [name for name in (*TABLES, *FIGURES) if name not in ("resources", "convergence")]
+SUBMODELS = ("label-skew", "feature-shift", "clients", "heterogeneity", "sparsity")
+
+
+def grid(name: str) -> Grid:
+    return find(name, TABLES if name in TABLES else FIGURES)
+
+
+@pytest.fixture
+def all_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every data set were here."""
+
+    def everything(column: Column, settings: Any) -> DataAtHand:
+        return DataAtHand({}, column.task.domains)
+
+    monkeypatch.setattr(tables, "at_hand", everything)
+
+
+# ----- what the paper prints
+
+
+def test_the_mean_over_domains_is_the_mean_of_the_domains() -> None:
+    shown = grid("feature-shift")
+    for column in shown.columns:
+        for row in shown.rows if column.mean_of else ():
+            mean = shown.printed_mean(row.name, column.mean_of)
+            # Each number has two digits, of which the last was rounded.
+            assert shown.printed[row.name, column.name] == pytest.approx(mean, abs=0.0101)
+
+
+@pytest.mark.parametrize("name", SUBMODELS)
+def test_the_paper_has_subflot_first_in_every_column(name: str) -> None:
+    shown = grid(name)
+    for column in {column for _, column in shown.printed}:
+        best = max(shown.rows, key=lambda row: shown.printed[row.name, column])
+        assert best.name == "subflot"
+
+
+def test_tables_that_share_a_run_print_the_same_number() -> None:
+    main = grid("label-skew").printed
+    assert main["subflot", "cifar10"] == 83.78
+    for name, row, column in (
+        ("sparsity", "subflot", "medium"),
+        ("ablation", "subflot", "cifar10"),
+        ("proxy", "history", "cifar10"),
+        ("hyperparameters", "alpha-0.5", "cifar10"),
+        ("hyperparameters", "lambda-1", "cifar10"),
+        ("personalised", "subflot", "cifar10"),
+    ):
+        assert grid(name).printed[row, column] == main["subflot", "cifar10"]
+    for column in ("cifar100", "tiny-imagenet"):
+        assert grid("personalised").printed["subflot", column] == main["subflot", column]
+    medium = {row: n for (row, column), n in grid("sparsity").printed.items() if column == "medium"}
+    differing = [row for row, number in medium.items() if number != main[row, "cifar10"]]
+    assert differing == ["flexfl"]  # 83.10 in one table of the paper, 82.37 in the other.
+
+
+def test_grids_have_the_papers_size() -> None:
+    sizes = {name: (len(grid(name).rows), len(grid(name).printed)) for name in TABLES[:5]}
+    assert sizes == {
+        "label-skew": (11, 88),
+        "feature-shift": (11, 121),
+        "clients": (11, 55),
+        "heterogeneity": (11, 66),
+        "sparsity": (11, 44),
+    }
+    assert len(grid("label-skew").spread) == 88
+    assert len(grid("hyperparameters").printed) == 8
+
+
+# ----- which runs they are
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_cell_of_every_scale_is_a_run_with_known_settings(
+    all_data: None, name: str, scale: str
+) -> None:
+    found = slots(grid(name), Terms(scale, "printed", (0,)), None)
+    assert [slot.reason for slot in found if slot.reason] == []
+
+
+def test_the_papers_scale_is_the_printed_protocol(all_data: None) -> None:
+    for slot in slots(grid("label-skew"), Terms("paper", "printed", (0,)), None):
+        config = slot.config
+        assert config is not None
+        assert (config.rounds, config.epochs, config.batch_size) == (200, 5, 256)
+        assert (config.learning_rate, config.momentum, config.max_examples) == (0.001, 0.0, 0)
+        assert config.pruning_rates == (0.0, 0.25, 0.5, 0.75)
+        assert config.num_clients == (0 if config.data == "har" else 20)
+    shares = {
+        slot.column.name: (slot.config.num_clients, slot.config.per_round)
+        for slot in slots(grid("clients"), Terms("paper"), None)
+        if slot.config
+    }
+    assert shares == {
+        "10": (10, 0),
+        "30": (30, 0),
+        "50": (50, 0),
+        "50-partial": (50, 5),
+        "100-partial": (100, 10),
+    }
+
+
+def runs_of(name: str, row: str, column: str, scale: str = "paper") -> set[str]:
+    return {
+        slot.config.run_id
+        for slot in slots(grid(name), Terms(scale), None)
+        if slot.config and (slot.row.name, slot.column.name) == (row, column)
+    }
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_tables_share_is_one_run(all_data: None, scale: str) -> None:
+    one = runs_of("label-skew", "subflot", "cifar10", scale)
+    assert len(one) == 1
+    for name, row, column in (
+        ("sparsity", "subflot", "medium"),
+        ("ablation", "subflot", "cifar10"),
+        ("proxy", "history", "cifar10"),
+        ("hyperparameters", "alpha-0.5", "cifar10"),
+        ("hyperparameters", "lambda-1", "cifar10"),
+        ("time", "subflot", "cifar10"),
+    ):
+        assert runs_of(name, row, column, scale) == one
+    assert runs_of("ablation", "without-otp", "cifar10", scale) != one
+    assert runs_of("sparsity", "subflot", "high", scale) != one
+
+
+def test_settings_of_the_user_win_and_a_slip_is_an_error(all_data: None) -> None:
+    terms = Terms("paper", settings={"rounds": 7, "learning_rate": 0.5})
+    configs = [slot.config for slot in slots(grid("proxy"), terms, None)]
+    assert {(one.rounds, one.learning_rate) for one in configs if one} == {(7, 0.5)}
+    with pytest.raises(SubflotError, match="no run fits these settings: unknown setting `roundz`"):
+        slots(grid("proxy"), Terms(settings={"roundz": 7}), None)
+    with pytest.raises(SubflotError, match="seed cannot be set for a whole table"):
+        Terms(settings={"seed": 1})
+
+
+def test_smoke_fills_a_cross_and_the_others_everything(all_data: None) -> None:
+    shown = grid("label-skew")
+    found = {(s.config.algorithm, s.config.data) for s in plan(shown, Terms("smoke"), Wanted())}
+    assert len([algorithm for algorithm, data in found if data == "har"]) == 11
+    assert {algorithm for algorithm, data in found if data != "har"} == {"subflot"}
+    assert len(plan(shown, Terms("reduced", seeds=(0, 1, 2)), Wanted())) == 88 * 3
+    some = Wanted(("subflot", "flado"), ("har", "cifar10"))
+    assert len(plan(shown, Terms("reduced"), some)) == 4
+
+
+def test_tuning_adds_a_trial_per_rate_method_and_task(
+    all_data: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subflot.experiments.tuning.at_hand", lambda *_: DataAtHand())
+    shown = grid("sparsity")
+    found = plan(shown, Terms("reduced", "tuned", (0, 1)), Wanted(("flado",)))
+    # Two tasks, three rates; four columns of each, two seeds. Low to dynamic share their rate.
+    assert sum(one.is_trial for one in found) == 2 * 3
+    assert sum(not one.is_trial for one in found) == 8 * 2
+
+
+def test_unknown_rows_and_columns_offer_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(SubflotError, match="did you mean `har`"):
+        fill(grid("label-skew"), Terms(), Wanted((), ("hat",)), tmp_path)
+    with pytest.raises(SubflotError, match="did you mean `label-skew`"):
+        find("label-scew", TABLES)
+
+
+# ----- what is missing
+
+
+def test_data_that_is_not_here_is_a_missing_cell_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SUBFLOT_DATA", str(tmp_path / "empty"))
+    path = fill(grid("label-skew"), Terms(), Wanted(), tmp_path, lambda configs: {})
+    sheet = read_sheet(path)
+    reason = sheet.cells["subflot", "har"].reason
+    assert reason.startswith("data set `har`: `")
+    assert f".zip` not found in {tmp_path / 'empty' / 'har'}" in reason
+    assert sum(len(cells) for cells in sheet.missing.values()) == 88
+
+
+def test_of_digit5_the_domains_at_hand_will_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SUBFLOT_DATA", str(tmp_path))
+    (tmp_path / "digit5").mkdir()
+    for file in ("mnist_data.mat", "usps_28x28.mat"):
+        (tmp_path / "digit5" / file).touch()
+    shown = grid("feature-shift")
+    terms = Terms("reduced")
+    columns = {column.name: column for column in shown.columns}
+    here = at_hand(columns["usps"], terms.of(columns["usps"]))
+    assert (here.domains, here.settings["domains"]) == (("mnist", "usps"), ("mnist", "usps"))
+    assert (
+        "`svhn` of `digit5` is not here"
+        in at_hand(columns["svhn"], terms.of(columns["svhn"])).missing
+    )
+    assert "PACS.zip" in at_hand(columns["photo"], terms.of(columns["photo"])).missing
+    path = fill(shown, terms, Wanted(), tmp_path / "out")
+    cells = {(c["row"], c["column"]): c for c in json.loads(path.read_text())["cells"]}
+    assert cells["subflot", "usps"]["part"] == [1, 2]
+    assert cells["subflot", "digit5"]["part"] is None
+    # The paper's mean of the two domains that there are: (98.65 + 98.20) / 2.
+    assert cells["subflot", "digit5"]["printed"] == pytest.approx(98.425)
+    assert cells["subflot", "mnist"]["printed"] == 98.65
+
+
+# ----- running them
+
+TASK = PaperTask(
+    "digits",
+    "Digits",
+    1797,
+    {"data": "digits", "model": "digits-cnn", "partition": "iid", "num_clients": 3},
+    {"smoke": {"max_examples": 90, "per_round": 0, "rounds": 1}},
+)
+TINY = Grid(
+    "tiny",
+    "Tiny",
+    "nowhere",
+    tuple(Row(name, name, name) for name in ("fedavg", "local")),
+    (
+        Column("digits", "Digits", TASK),
+        Column("odd", "Odd", TASK, {"partition": "pathological", "classes_per_client": 99}),
+    ),
+    "digits",
+    {("fedavg", "digits"): 50.0},
+    {},
+)
+EVERYTHING = Wanted(("fedavg", "local"))
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    ended: list[tuple[str, str]] = []
+
+    def runner(configs: Any) -> dict[str, str]:
+        return run_all(
+            configs,
+            tmp_path / "runs",
+            workers=1,
+            on_end=lambda config, reason: ended.append((config.run_id, reason)),
+        )
+
+    sheet = read_sheet(fill(TINY, Terms(), EVERYTHING, tmp_path, runner))
+    assert sheet.cells["fedavg", "digits"].mean is not None
+    assert sheet.cells["local", "odd"].reason == "classes_per_client is 99"
+    assert len(ended) == 4
+    # What is finished is not run again.
+    before = sheet.cells["fedavg", "digits"].values
+    ended.clear()
+    again = read_sheet(fill(TINY, Terms(), EVERYTHING, tmp_path, runner))
+    assert {reason for _, reason in ended} == {"classes_per_client is 99"}
+    assert again.cells["fedavg", "digits"].values == before
+    # And without running anything, the same numbers are drawn.
+    drawn = read_sheet(fill(TINY, Terms(), EVERYTHING, tmp_path))
+    assert drawn.cells["local", "digits"].values == sheet.cells["local", "digits"].values
+
+
+def test_models_of_finished_runs_go_unless_they_are_kept(tmp_path: Path) -> None:
+    config = one_run()
+    run_all([config], tmp_path / "without", workers=1)
+    run_all([config], tmp_path / "with", workers=1, keep_models=True)
+    folders = [tmp_path / name / config.run_id for name in ("without", "with")]
+    assert [len(list(folder.rglob("*.safetensors"))) > 0 for folder in folders] == [False, True]
+    records = [(folder / METRICS).read_bytes() for folder in folders]
+    assert records[0] == records[1]
+    assert unfinished([config], tmp_path / "without") == []
+
+
+def test_side_by_side_gives_the_same_records(tmp_path: Path) -> None:
+    configs = [one_run(seed=seed) for seed in (0, 1)]
+    assert run_all(configs, tmp_path / "one", workers=1) == {}
+    assert run_all(configs, tmp_path / "two", jobs=2) == {}
+    for config in configs:
+        one, two = ((tmp_path / name / config.run_id / METRICS) for name in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def one_run(**settings: Any) -> RunConfig:
+    return RunConfig.of(
+        **{"num_clients": 2, "max_examples": 60, "rounds": 1, "epochs": 1, **settings}
+    )
+
+
+def test_a_tuned_table_takes_the_rate_of_its_trials(tmp_path: Path) -> None:
+    rates: dict[float, float] = {0.01: 0.2, 0.05: 0.4, 0.1: 0.3}
+    given: list[RunConfig] = []
+
+    def runner(configs: Any) -> dict[str, str]:
+        given.extend(configs)
+        for config in configs:
+            if not RunRecord(tmp_path / "runs" / config.run_id).is_finished:
+                made_run(tmp_path / "runs" / config.run_id, [[rates[config.learning_rate]]])
+        return {}
+
+    path = fill(TINY, Terms(protocol="tuned"), Wanted((), ("digits",)), tmp_path, runner)
+    finals = [config for config in given if config.measure_on == "test"]
+    assert [config.learning_rate for config in finals] == [0.05, 0.05]
+    assert {config.validation_share for config in finals} == {0.0}
+    choices = json.loads(path.read_text())["choices"]
+    assert {choice["learning_rate"] for choice in choices} == {0.05}
+    assert choices[0]["scores"] == pytest.approx({str(rate): n for rate, n in rates.items()})
+
+
+def test_an_estimate_grows_with_what_it_counts() -> None:
+    def seconds(**settings: Any) -> float:
+        return estimate([(one_run(**settings), 1797)]).core_seconds
+
+    base = seconds(max_examples=1000)
+    assert seconds(max_examples=1000, rounds=3) - base == pytest.approx(
+        2 * (seconds(max_examples=1000, rounds=2) - base)
+    )
+    assert seconds(max_examples=0) > base
+    assert seconds(max_examples=1000, pruning_rates=[0.75]) < base
+    full, sub = (seconds(max_examples=1000, algorithm=f"perfedavg{end}") for end in ("", "-sub"))
+    assert full > sub
+    both = estimate([(one_run(), 1797), (one_run(algorithm="heterofl"), 1797)])
+    assert both.num_runs == 2
+    assert both.hours(2) == pytest.approx(both.core_seconds / 7200)
+
+
+# ----- all names, through the command line
+
+SMALL = {
+    "data": "digits-domains",
+    "model": "digits-cnn",
+    "num_clients": 5,
+    "max_examples": 100,
+    "rounds": 1,
+    "per_round": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture
+def subflot(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    def call(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["subflot", *args])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+SETS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_runs_at_smoke_scale(  # type: ignore[no-untyped-def]
+    subflot, out: Path, name: str
+) -> None:
+    code, shown, err = subflot("table", name, *SETS, "--workers", "1", "--out", str(out))
+    assert code == 0, err
+    stem = out / "tables" / ("resources" if name == "resources" else f"{name}-smoke-printed")
+    for ending in (".json", ".md", ".csv", ".tex"):
+        assert stem.with_suffix(ending).is_file()
+    sheet = read_sheet(stem.with_suffix(".json"))
+    assert all(str(row["title"]) in shown for row in sheet.rows.values())
+    if name == "resources":
+        assert len(sheet.cells) == 12
+        for cell in sheet.cells.values():
+            assert cell.mean == pytest.approx(cell.printed, rel=0.01)
+        return
+    shown_grid = grid(name)
+    anchored = [sheet.cells[row.name, shown_grid.anchor] for row in shown_grid.rows]
+    assert all(cell.mean is not None for cell in anchored), [cell.reason for cell in anchored]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_runs_at_smoke_scale(  # type: ignore[no-untyped-def]
+    subflot, out: Path, name: str
+) -> None:
+    if name == "attention":
+        pytest.importorskip("captum", reason="pip install 'subflot[explain]'")
+    code, shown, err = subflot("figure", name, *SETS, "--workers", "1", "--out", str(out))
+    assert code == 0, err
+    files = [Path(line) for line in shown.splitlines() if line.endswith((".png", ".pdf"))]
+    assert [file.suffix for file in files] == [".png", ".pdf"]
+    assert all(file.stat().st_size > 5000 for file in files)
+
+
+def test_a_table_is_printed_as_it_is_written(subflot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    args = ("table", "proxy", *SETS, "--no-run", "--out", str(tmp_path), "--format")
+    for form, ending in (("markdown", ".md"), ("csv", ".csv"), ("latex", ".tex")):
+        code, shown, _ = subflot(*args, form)
+        file = tmp_path / "tables" / f"proxy-smoke-printed{ending}"
+        assert (code, shown) == (0, file.read_text(encoding="utf-8"))
+    _, shown, _ = subflot(*args, "terminal")
+    assert shown.count("missing [a]") == 8
+    assert "[a] not run (8 cells in CIFAR-10, beta 0.1, HAR, 30 users)." in shown
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_counts_and_runs_nothing(subflot, out: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    args = ("table", "proxy", *SETS, "--scale", "reduced", "--dry-run", "--out")
+    code, shown, _ = subflot(*args, str(tmp_path))
+    assert code == 0
+    row = next(line for line in shown.splitlines() if " all " in line)
+    assert row.replace("│", " ").split()[:4] == ["all", "24", "0", "0"]  # 4 x 2 cells, 3 seeds.
+    assert "hours on" in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("table", "labelskew"), "did you mean `label-skew`?"),
+        (("figure", "tim"), "did you mean `time`?"),
+        (("table", "proxy", "--scale", "huge"), "unknown scale `huge`"),
+        (("table", "proxy", "--protocol", "tunned"), "did you mean `tuned`?"),
+        (("table", "proxy", "--seeds", "a"), "`a` are no seeds"),
+        (("table", "proxy", "--format", "xml"), "unknown format `xml`"),
+        (("table", "proxy", "--columns", "cifar"), "did you mean `cifar10`?"),
+        (("figure", "convergence", "--no-run"), "leave out --no-run"),
+    ],
+)
+def test_mistakes_are_one_message(subflot, tmp_path: Path, args, said: str) -> None:  # type: ignore[no-untyped-def]
+    code, shown, err = subflot(*args, "--out", str(tmp_path / "none"))
+    assert (code, shown) == (2, "")
+    assert err.startswith("error: ")
+    assert said in err
