@@ -125,4 +125,3 @@ def test_runs_are_found_at_any_depth_in_order(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     found = [str(run.folder.relative_to(tmp_path)) for run in find_runs(tmp_path)]
     assert found == ["a/one/deep", "a/two", "b/one"]
-

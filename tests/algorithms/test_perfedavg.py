@@ -69,12 +69,29 @@ def test_the_steps_ahead_beside_and_outside_use_different_examples(
     torch.testing.assert_close(upload.weights["at"], start - 0.1 * outer, **DOUBLE)
 
 
-def test_a_batch_is_divided_without_loss_and_a_small_one_serves_whole() -> None:
-    batch = tiny_examples(0, 7)
-    halves = divided(batch, 2)
-    assert [len(half) for half in halves] == [4, 3]
+def test_a_batch_is_divided_without_loss() -> None:
+    batch = tiny_examples(0, 9)
+    halves = divided(batch, 2, 4)
+    assert [len(half) for half in halves] == [5, 4]
     assert torch.equal(torch.cat([half.inputs for half in halves]), batch.inputs)
-    assert [len(part) for part in divided(tiny_examples(0, 5), 3)] == [5, 5, 5]
+    assert torch.equal(torch.cat([half.labels for half in halves]), batch.labels)
+
+
+@pytest.mark.parametrize(
+    ("count", "parts", "batch_size", "sizes"),
+    [
+        (7, 2, 4, [7, 7]),  # Less than four each.
+        (15, 2, 16, [15, 15]),  # Less than half a batch each.
+        (16, 2, 16, [8, 8]),
+        (11, 3, 4, [11, 11, 11]),
+        (4, 2, 2, [2, 2]),  # Batches that are this small by choice.
+    ],
+)
+def test_too_few_examples_serve_whole_for_each_purpose(
+    count: int, parts: int, batch_size: int, sizes: list[int]
+) -> None:
+    found = divided(tiny_examples(0, count), parts, batch_size)
+    assert [len(part) for part in found] == sizes
 
 
 def test_without_a_step_ahead_it_is_fedavg_on_the_batches_that_judge() -> None:

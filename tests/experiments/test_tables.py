@@ -307,7 +307,7 @@ def one_run(**settings: Any) -> RunConfig:
 
 
 def test_a_tuned_table_takes_the_rate_of_its_trials(tmp_path: Path) -> None:
-    rates: dict[float, float] = {0.01: 0.2, 0.05: 0.4, 0.1: 0.3}
+    rates: dict[float, float] = {0.01: 0.2, 0.05: 0.3, 0.1: 0.4}
     given: list[RunConfig] = []
 
     def runner(configs: Any) -> dict[str, str]:
@@ -319,10 +319,10 @@ def test_a_tuned_table_takes_the_rate_of_its_trials(tmp_path: Path) -> None:
 
     path = fill(TINY, Terms(protocol="tuned"), Wanted((), ("digits",)), tmp_path, runner)
     finals = [config for config in given if config.measure_on == "test"]
-    assert [config.learning_rate for config in finals] == [0.05, 0.05]
+    assert [config.learning_rate for config in finals] == [0.1, 0.1]
     assert {config.validation_share for config in finals} == {0.0}
     choices = json.loads(path.read_text())["choices"]
-    assert {choice["learning_rate"] for choice in choices} == {0.05}
+    assert {choice["learning_rate"] for choice in choices} == {0.1}
     assert choices[0]["scores"] == pytest.approx({str(rate): n for rate, n in rates.items()})
 
 

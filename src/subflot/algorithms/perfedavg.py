@@ -39,6 +39,10 @@ from subflot.training.evaluate import BATCH
 from subflot.training.local import seeded
 from subflot.weights import Weights
 
+STEADY = 4
+"""Examples in a part of a divided batch. Over two, batch norm behind a single pixel divides by the
+difference of two numbers, and gradients explode."""
+
 
 @dataclass(frozen=True)
 class PerFedAvg(Personalised):
@@ -79,9 +83,10 @@ class PerFedAvg(Personalised):
 
     def objective(self, task: Task, download: Download, context: ClientContext) -> Objective:
         alpha = self._inner_rate(task)
+        batch_size = task.local.batch_size // self._parts
 
         def after_a_step(model: nn.Module, batch: Examples) -> Tensor:
-            ahead, judged, *around = divided(batch, self._parts)
+            ahead, judged, *around = divided(batch, self._parts, batch_size)
             parameters = trainable(model)
             here = [parameter.data for parameter in parameters]
             with fixed_buffers(model):
@@ -134,12 +139,13 @@ class PerFedAvgSub(PerFedAvg):
     ignores_budgets: ClassVar[bool] = False
 
 
-def divided(batch: Examples, parts: int) -> list[Examples]:
-    """Divide a batch evenly; one with less than two examples for each part serves whole for all.
+def divided(batch: Examples, parts: int, batch_size: int) -> list[Examples]:
+    """Divide examples evenly into batches; too few of them serve whole for all.
 
-    Two, because batch norm has no spread over one.
+    A part has at least half of `batch_size`, and `STEADY` examples unless that is less itself.
     """
-    if len(batch) < 2 * parts:
+    least = max(min(batch_size, STEADY), (batch_size + 1) // 2)
+    if len(batch) < parts * least:
         return [batch] * parts
     inputs, labels = batch.inputs.tensor_split(parts), batch.labels.tensor_split(parts)
     return [Examples(*part) for part in zip(inputs, labels, strict=True)]

@@ -107,7 +107,7 @@ def _slot(
     if choice is None or choice.learning_rate is None:
         why = f": {choice.reason}" if choice and choice.reason else ""
         return Slot(row, column, seed, None, f"no learning rate has been chosen{why}")
-    return Slot(row, column, seed, config)
+    return Slot(row, column, seed, replace(config, learning_rate=choice.learning_rate))
 
 
 def _check_settings(found: Sequence[Slot], terms: Terms) -> None:

@@ -171,13 +171,21 @@ def _spread_out(axes: "Axes", people: Mapping[str, Mapping[tuple[int, int], floa
 def _gains(axes: "Axes", people: Mapping[str, Mapping[tuple[int, int], float]], hero: str) -> None:
     """Draw boxes of what clients gain, and how many gain and lose."""
     others = [title for title in people if title != hero]
+    if not others:
+        say_missing(axes)
+        return
     for place, title in enumerate(others):
         found = gains(people.get(hero, {}), people[title])
         if not found:
-            axes.text(0.0, place, "missing", va="center")
+            axes.text(0.0, place, " no client in common", va="center")
             continue
         axes.boxplot(
-            [found], positions=[place], orientation="horizontal", widths=0.6, manage_ticks=False
+            [found],
+            positions=[place],
+            orientation="horizontal",
+            widths=0.6,
+            manage_ticks=False,
+            medianprops={"color": "black", "linewidth": 2.0},
         )
         more, less = sum(one > 0 for one in found), sum(one < 0 for one in found)
         axes.annotate(

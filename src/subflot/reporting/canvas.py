@@ -15,6 +15,8 @@ KINDS = (".png", ".pdf")
 MARKERS = "osD^v<>Pp*X"
 LINES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++")
+ACROSS = 2
+"""Panels side by side."""
 HERO = "subflot"
 """Drawn heavier than the others."""
 
@@ -44,7 +46,7 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
 
 
 def panels(count: int, *, width: float = 5.0, height: float = 4.0) -> "tuple[Figure, list[Axes]]":
-    """Make a figure with panels side by side."""
+    """Make a figure with panels, two side by side."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -52,8 +54,13 @@ def panels(count: int, *, width: float = 5.0, height: float = 4.0) -> "tuple[Fig
             "drawing needs matplotlib", hint="pip install 'subflot[plots]'"
         ) from None
     # No pyplot: it would keep the figure alive and choose a window system.
-    figure = Figure(figsize=(width * count, height), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+    across = min(count, ACROSS)
+    down = -(-count // across)
+    figure = Figure(figsize=(width * across, height * down), layout="constrained")
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes in grid[count:]:
+        axes.set_axis_off()
+    return figure, grid[:count]
 
 
 def label(axes: "Axes", title: str, x: str, y: str) -> None:
