@@ -27,9 +27,7 @@ _EXAMPLE = "Example: subflot "
 app.command("run", epilog=_EXAMPLE + "run quickstart --set rounds=5")(run_command)
 app.command("resume", epilog=_EXAMPLE + "resume runs/quickstart/subflot-s0-...")(resume_command)
 app.command("report", epilog=_EXAMPLE + "report runs/quickstart")(report_command)
-app.command("table", epilog=_EXAMPLE + "table label-skew --scale reduced --columns har --dry-run")(
-    table_command
-)
+app.command("table", epilog=_EXAMPLE + "table label-skew --scale reduced --dry-run")(table_command)
 app.command("figure", epilog=_EXAMPLE + "figure convergence")(figure_command)
 app.command("algorithms", epilog=_EXAMPLE + "algorithms --json")(algorithms_command)
 app.command("export", epilog=_EXAMPLE + "export runs/quickstart/subflot-s0-... --client 7")(

@@ -142,7 +142,7 @@ def show_plan(grid: paper.Grid, order: Order) -> None:
     _add(table, "all", planned, left)
     show(table)
     cores = default_workers("cpu")
-    total = estimate((p.config, p.task.num_examples) for p in planned if p.config.run_id in left)
+    total = estimate((p.config, p.task) for p in planned if p.config.run_id in left)
     show(
         f"about {total.hours(cores):.2g} hours on {cores} cores; {total.record_bytes / 1e6:.2g} MB "
         "of records stay on disk, and with --keep-models all models"
@@ -153,7 +153,7 @@ def show_plan(grid: paper.Grid, order: Order) -> None:
 
 def _add(table: Table, title: str, planned: Sequence[Planned], left: set[str]) -> None:
     todo = [one for one in planned if one.config.run_id in left]
-    cost = estimate((one.config, one.task.num_examples) for one in todo)
+    cost = estimate((one.config, one.task) for one in todo)
     table.add_row(
         title,
         str(len(planned)),

@@ -11,6 +11,7 @@ from subflot.algorithms import ALGORITHMS
 from subflot.algorithms.subflot import SubFLOT
 from subflot.channels.cost import Cost, cost_of
 from subflot.experiments.config import RunConfig
+from subflot.experiments.paper import PaperTask
 from subflot.models import find as find_model
 
 MULTIPLY_ADDS_PER_SECOND = 40e9
@@ -26,7 +27,6 @@ EVALUATION_PASSES = 5
 """Over all examples in a measured round: two models per client and the global one."""
 BYTES_PER_LINE, BYTES_PER_CLIENT = 500, 80
 """Of a round in the record, and of each client in it."""
-DEFAULT_CLIENTS = 20
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Estimate:
         return self.core_seconds / cores / 3600
 
 
-def estimate(runs: Iterable[tuple[RunConfig, int]]) -> Estimate:
-    """Estimate what runs take; with each comes the number of examples of its data set."""
-    found = [_one(config, num_examples) for config, num_examples in runs]
+def estimate(runs: Iterable[tuple[RunConfig, PaperTask]]) -> Estimate:
+    """Estimate what runs take; with each comes its task, which knows the size of the data."""
+    found = [_one(config, task) for config, task in runs]
     return Estimate(
         len(found),
         sum(one.core_seconds for one in found),
@@ -56,14 +56,14 @@ def estimate(runs: Iterable[tuple[RunConfig, int]]) -> Estimate:
     )
 
 
-def _one(config: RunConfig, num_examples: int) -> Estimate:
+def _one(config: RunConfig, task: PaperTask) -> Estimate:
     kind = ALGORITHMS[config.algorithm]
     rates = (0.0,) if kind.ignores_budgets else config.client_rates or config.pruning_rates
     # Weights between two layers shrink with the width of both.
     share = sum((1 - rate) ** 2 for rate in rates) / len(rates)
     full, num_tensors = _full_cost(config)
-    examples = min(num_examples, config.max_examples or num_examples)
-    clients = config.num_clients or DEFAULT_CLIENTS
+    examples = min(task.num_examples, config.max_examples or task.num_examples)
+    clients = config.num_clients or task.num_groups
     active = config.per_round or clients
     examples_per_round = examples * active / clients
     steps = config.epochs * active * -(-examples // clients // config.batch_size)

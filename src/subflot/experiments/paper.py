@@ -53,6 +53,8 @@ class PaperTask:
     """Scale -> what it changes."""
     domains: tuple[str, ...] = ()
     """The groups of the data set, in the order in which clients are numbered."""
+    num_groups: int = 20
+    """Clients, where a setting leaves their number to the data."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def tasks() -> Mapping[str, PaperTask]:
             settings=one["settings"],
             scales={scale: one[scale] for scale in CHANGING},
             domains=tuple(one.get("domains", ())),
+            num_groups=one.get("num_groups", len(one.get("domains", ())) or PaperTask.num_groups),
         )
     return found
 

@@ -145,6 +145,7 @@ def sheet(
         "protocol": terms.protocol,
         "seeds": list(terms.seeds),
         "settings": dict(terms.settings),
+        "notes": _notes(grid, terms),
         "rows": [
             {
                 "name": row.name,
@@ -193,6 +194,19 @@ def _cell(
         "spread": spread,
         "reason": next((reason for reason in reasons if reason), ""),
     }
+
+
+def _notes(grid: Grid, terms: Terms) -> list[str]:
+    """Say which means are of fewer domains than the paper's."""
+    said = []
+    for column in grid.columns:
+        here = at_hand(column, terms.of(column))
+        if column.mean_of and not here.missing and len(here.domains) < len(column.mean_of):
+            said.append(
+                f"{column.title}: of the domains at hand, {', '.join(here.domains)}; the paper's "
+                "number is the mean of what it prints for these."
+            )
+    return said
 
 
 def _run(slot: Slot) -> str | None:

@@ -39,7 +39,7 @@ def draw(name: str, path: Path, folder: Path) -> list[Path]:
     elif name in FROM_SHEETS:
         sheet = read_sheet(path)
         figure = FROM_SHEETS[name](sheet)
-        figure.suptitle(heading(sheet), fontsize="small")
+        figure.suptitle(heading(sheet), fontsize="small", wrap=True)
     else:
         raise UnknownName("figure", name, (*FROM_SHEETS, *FROM_FILES), "subflot figure --help")
     return save(figure, folder / path.stem)
