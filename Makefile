@@ -31,7 +31,7 @@ demo: setup  ## Run the quickstart: five methods on 20 clients of four sizes, ab
 	@$(BIN)/subflot report runs/quickstart
 
 test: lint types  ## Check format, lint and types, then run every test and doctest
-	@$(BIN)/pytest -q -n auto
+	@$(BIN)/pytest -q -n auto --dist worksteal
 
 check: test  ## The same as `make test`
 

@@ -329,6 +329,8 @@ def test_ctrl_c_says_how_to_go_on(subflot: Command, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
+        # Where the tests run in the background, signals from the keyboard are ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert running.stderr is not None
     assert "round 1/40" in running.stderr.readline()

@@ -20,6 +20,9 @@ from subflot.weights import Weights
 Loss = Callable[[Tensor, Tensor], Tensor]
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
+MOST_IDLE = 8
+"""Widths of which modules are kept for the next client."""
+
 
 @dataclass(frozen=True)
 class LocalTraining:
@@ -111,7 +114,8 @@ class Task:
 
         Whoever borrows it copies out what shall last.
         """
-        idle = self._idle.setdefault(shapes(weights), [])
+        key = shapes(weights)
+        idle = self._idle.setdefault(key, [])
         if idle:
             model = idle.pop()
             with torch.no_grad():
@@ -123,6 +127,9 @@ class Task:
         # Not after an error: nobody knows in which state it left the module.
         model.zero_grad(set_to_none=True)
         idle.append(model)
+        self._idle[key] = self._idle.pop(key, idle)
+        while len(self._idle) > MOST_IDLE:  # The widths that were not used for longest.
+            del self._idle[next(iter(self._idle))]
 
     def cost(self, weights: Weights) -> Cost:
         """Count what the model of these weights costs; each width is counted once."""

@@ -1,5 +1,6 @@
 """Named tensors: how large they are, and how they are read from and written to files."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from subflot.errors import SubflotError
 
 Weights = Mapping[str, Tensor]
 """A state dict, read-only by convention."""
+DESCRIPTION = "description"
+"""The entry of a file's metadata that holds all texts."""
 
 
 def num_bytes(weights: Weights) -> int:
@@ -31,8 +34,8 @@ def read_described(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return weights, file.metadata() or {}
-    except (OSError, SafetensorError) as error:
+            return weights, json.loads((file.metadata() or {}).get(DESCRIPTION, "{}"))
+    except (OSError, ValueError, SafetensorError) as error:
         raise SubflotError(f"{path} is not a safetensors file: {error}") from None
 
 
@@ -64,7 +67,9 @@ def write_weights(
         written[name] = tensor if is_own else tensor.clone()
         memory.add(storage.data_ptr())
     try:
-        save_file(written, part, metadata={"format": "pt", **(description or {})})
+        # One entry alone: several have no fixed order, and equal weights are equal files.
+        text = json.dumps(dict(description or {}), sort_keys=True)
+        save_file(written, part, metadata={DESCRIPTION: text} if description else None)
         if is_lasting:
             sync(part)
         part.replace(path)

@@ -22,7 +22,7 @@ def drawn(
 
     Example:
         >>> [client.pruning_rate for client in drawn(4, [0, 0.5], seed=0)(1)]
-        [0.5, 0, 0.5, 0.5]
+        [0.5, 0.5, 0.5, 0]
     """
     if not pruning_rates or not all(0 <= rate < 1 for rate in pruning_rates):
         raise SubflotError(
