@@ -322,7 +322,7 @@ def test_training_that_diverges_says_what_to_do(subflot: Command) -> None:
 
 
 def test_ctrl_c_says_how_to_go_on(subflot: Command, tmp_path: Path) -> None:
-    args = ("--set", "rounds=40", "--workers", "2")
+    args = ("--set", "rounds=15", "--workers", "2")
     running = subprocess.Popen(
         [sys.executable, "-m", "subflot.cli", "run", "tiny.toml", "--out", "stopped", *args],
         cwd=tmp_path,
@@ -333,7 +333,7 @@ def test_ctrl_c_says_how_to_go_on(subflot: Command, tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert running.stderr is not None
-    assert "round 1/40" in running.stderr.readline()
+    assert "round 1/15" in running.stderr.readline()
     running.send_signal(signal.SIGINT)
     said = running.stderr.read()
     assert running.wait() == 130

@@ -1,14 +1,14 @@
 """SubFLOT against the paper's equations in plain loops, and each of its switches."""
 
 import itertools
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from equations import LAYERS, aligned, distances, fused, matching, mean
 from federations import CLIENTS, by_autograd, final_state, run_rounds, tiny_data, tiny_task
 from tolerances import DOUBLE, EXACT, FLOAT32
 from torch import Tensor, nn
@@ -22,10 +22,8 @@ from subflot.errors import SubflotError
 from subflot.task import LocalTraining, Task
 from subflot.weights import Weights
 
-LAYERS = ("0", "2", "4")
-WIDE = (6, 4)
-"""Channels of the two hidden layers; at the rates below 3 and 2, or 2 and 1, are left."""
 RATES = (0.0, 0.5, 0.75)
+"""They leave 6 and 4 channels of the hidden layers, 3 and 2, or 2 and 1."""
 ROWS = tuple(Client(number, rate) for number, rate in enumerate(RATES))
 EXAMPLES = (10, 30, 20)
 TURN = Turn(3, 5, 0)
@@ -52,67 +50,6 @@ def at_work(history: Sequence[int] = (0, 1, 2)) -> State:
     start = make("subflot").start(task(), ROWS, TURN)
     last = {client: model_at(RATES[client], 10 + client) for client in history}
     return State(model_at(0.0, 5), start.extras, last)
-
-
-# ----- the paper in loops
-
-
-def plan(cost: Tensor) -> Tensor:
-    """The best of all plans of uniform marginals, shape (source, target).
-
-    Both sides are repeated until they are equally long, so that a plan is a permutation.
-    """
-    sources, targets = cost.shape
-    slots = math.lcm(sources, targets)
-    best, least = None, float("inf")
-    for order in itertools.permutations(range(slots)):
-        pairs = [(at * sources // slots, to * targets // slots) for at, to in enumerate(order)]
-        total = sum(float(cost[pair]) for pair in pairs)
-        if total < least:
-            best, least = pairs, total
-    assert best is not None
-    found = torch.zeros(sources, targets, dtype=torch.float64)
-    for source, target in best:
-        found[source, target] += 1.0
-    return found / found.sum(0)  # Every column is divided by its sum.
-
-
-def aligned(source: Weights, target: Weights) -> dict[str, Tensor]:
-    """Eq. 3 to 5, layer by layer; classes are never matched."""
-    result = {}
-    before = torch.eye(3, dtype=torch.float64)
-    for layer in LAYERS:
-        entered = source[f"{layer}.weight"] @ before  # Eq. 3
-        if layer == LAYERS[-1]:
-            after = torch.eye(2, dtype=torch.float64)
-        else:
-            cost = torch.stack(
-                [
-                    torch.stack(
-                        [(row - other).square().sum().sqrt() for other in target[f"{layer}.weight"]]
-                    )
-                    for row in entered
-                ]
-            )
-            after = plan(cost)  # Eq. 4
-        result[f"{layer}.weight"] = after.T @ entered  # Eq. 5
-        result[f"{layer}.bias"] = after.T @ source[f"{layer}.bias"]
-        before = after
-    return result
-
-
-def fused(one: Weights, own: Weights, share: float) -> dict[str, Tensor]:
-    return {name: share * one[name] + (1 - share) * own[name] for name in own}  # Eq. 6
-
-
-def mean(models: Sequence[Weights]) -> dict[str, Tensor]:
-    total = sum(EXAMPLES)
-    return {  # Eq. 9
-        name: sum(
-            (m[name] * n / total for m, n in zip(models, EXAMPLES, strict=True)), torch.zeros(())
-        )
-        for name in models[0]
-    }
 
 
 def assert_same(one: Weights, other: Weights, *, rtol: float, atol: float) -> None:
@@ -148,7 +85,7 @@ def test_a_round_equals_the_equations_in_loops(share: float) -> None:
         own = state.history[client]
         assert_same(download.weights, fused(aligned(state.weights, own), own, share), **DOUBLE)
         returned.append(aligned(updated(download, client).weights, state.weights))
-    assert_same(after.weights, mean(returned), **DOUBLE)
+    assert_same(after.weights, mean(returned, EXAMPLES), **DOUBLE)
 
 
 def test_plans_of_the_hand_made_round_do_move_channels() -> None:
@@ -301,16 +238,6 @@ def test_the_full_model_is_not_pulled() -> None:
 # ----- one-to-one plans
 
 
-def matching(cost: Tensor) -> list[int]:
-    """The cheapest way to give each of fewer sources a target of its own."""
-
-    def total(order: Iterable[int]) -> float:
-        return sum(float(cost[source, target]) for source, target in enumerate(order))
-
-    sources, targets = cost.shape
-    return list(min(itertools.permutations(range(targets), sources), key=total))
-
-
 def test_a_partial_download_is_a_part_of_the_global_model_as_it_is() -> None:
     state = at_work()
     method = make("subflot-partial", global_share=1.0)
@@ -340,7 +267,7 @@ def test_a_partial_merge_is_the_mean_over_the_owners_of_each_matched_place() -> 
             own, wide = upload.weights[f"{layer}.weight"], state.weights[f"{layer}.weight"]
             entered = torch.zeros(len(own), wide.shape[1], dtype=torch.float64)
             entered[:, places[-1]] = own
-            places.append(matching(torch.cdist(entered, wide)))
+            places.append(matching(distances(entered, wide)))
         places.append([0, 1])
         for layer, before, after in zip(LAYERS, places, places[1:], strict=False):
             for name, where in (

@@ -29,7 +29,10 @@ max_examples = 160
 client_rates = [0.0, 0.25, 0.5, 0.75]
 """
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for workers in /proc"),
+]
 
 
 @pytest.fixture
