@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup  ## Run the quickstart: five methods on 20 clients of four sizes, about a minute
+demo: setup  ## Run the quickstart: five methods on 20 clients of four sizes
 	@$(BIN)/subflot run quickstart
 	@$(BIN)/subflot report runs/quickstart
 
