@@ -2,6 +2,9 @@
 
 import fcntl
 import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,18 @@ class Coloured(nn.Module):
 def net(tmp_path: Path) -> str:
     (tmp_path / "net.py").write_text(NET)
     return str(tmp_path / "net.py")
+
+
+@contextmanager
+def handled_by(
+    handler: Callable[..., Any] = signal.default_int_handler,
+) -> Iterator[None]:
+    """Where tests run in the background, signals from the keyboard are ignored: set a handler."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def tiny(**settings: Any) -> RunConfig:
@@ -176,6 +191,32 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert [done.round for done in seen] == [2]
     run(tiny(), tmp_path / "two", workers=1)
     assert differing(tmp_path / "one", tmp_path / "two") == []
+
+
+@pytest.mark.parametrize("in_its_place", [None, ValueError("no shape")])
+def test_ctrl_c_that_a_library_swallows_or_replaces_still_ends_the_run(
+    tmp_path: Path, in_its_place: Exception | None
+) -> None:
+    def pressed(_: Round) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            if in_its_place:
+                raise in_its_place from None
+
+    with handled_by(), pytest.raises(KeyboardInterrupt):
+        run(tiny(rounds=3), tmp_path, workers=1, on_round=pressed)
+    assert len(RunRecord(tmp_path).rounds) == 1
+    assert run(tiny(rounds=3), tmp_path, workers=1).is_finished
+
+
+def test_the_users_own_handler_of_ctrl_c_stays(tmp_path: Path) -> None:
+    heard: list[int] = []
+    with handled_by(lambda number, _: heard.append(number)):
+        handler = signal.getsignal(signal.SIGINT)
+        run(tiny(), tmp_path, workers=1, on_round=lambda _: signal.raise_signal(signal.SIGINT))
+        assert signal.getsignal(signal.SIGINT) is handler
+    assert heard == [signal.SIGINT] * 2
 
 
 def test_a_folder_of_other_settings_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import fcntl
 import json
 import os
 import platform
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,7 +49,7 @@ def run(
         force: throw away what is there and start anew.
         on_round: called after every round, when it is saved.
     """
-    with _alone(folder):
+    with _alone(folder), _ctrl_c() as check:
         if force:
             (folder / SUMMARY).unlink(missing_ok=True)
             clear(folder)
@@ -69,6 +71,7 @@ def run(
             evaluate_every=config.evaluate_every,
         ):
             on_round(done)
+            check()
         record = RunRecord(folder)
         write_text(folder / SUMMARY, json.dumps(record.summary(), indent=1) + "\n")
         return record
@@ -173,6 +176,39 @@ def _alone(folder: Path) -> Iterator[None]:
                 f"{folder} is in use by another process", hint="wait for it, or name another folder"
             ) from None
         yield
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[Callable[[], None]]:
+    """Make sure that Ctrl-C ends the work as itself; what is yielded raises it if it was lost.
+
+    A library that it meets halfway may swallow it, or raise an error of its own in its place.
+    """
+    is_pressed = False
+
+    def check() -> None:
+        if is_pressed:
+            raise KeyboardInterrupt
+
+    def press(*_: object) -> None:
+        nonlocal is_pressed
+        is_pressed = True
+        check()
+
+    is_ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if is_ours:
+        signal.signal(signal.SIGINT, press)
+    try:
+        yield check
+    except Exception:
+        check()
+        raise
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _claim(folder: Path, config: RunConfig, force: bool) -> None:
