@@ -1,16 +1,19 @@
 """Learning rates are chosen on validation examples, from one grid for all."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_records import made_run
 
+from subflot.errors import SubflotError
 from subflot.experiments.batch import run_all
+from subflot.experiments.config import RunConfig, grid
 from subflot.experiments.paper import PaperTask
 from subflot.experiments.runner import assemble
 from subflot.experiments.scales import Terms
-from subflot.experiments.tuning import GRID, Choice, choose, trials
+from subflot.experiments.tuning import GRID, Choice, Tuning, choose, trials
 from subflot.results import RunRecord
 
 TASK = PaperTask(
@@ -89,3 +92,75 @@ def test_the_choice_is_that_of_real_runs(tmp_path: Path) -> None:
     }
     assert choice.scores == pytest.approx(accuracies)
     assert choice.learning_rate == max(accuracies, key=lambda rate: (accuracies[rate], -rate))
+
+
+# ----- runs of a file
+
+FILE = {
+    "algorithm": ["heterofl", "local"],
+    "seed": [3, 4],
+    "num_clients": 3,
+    "max_examples": 120,
+    "rounds": 4,
+    "epochs": 1,
+}
+
+
+def test_runs_of_a_file_take_the_rate_that_was_best_on_validation_examples(tmp_path: Path) -> None:
+    configs = grid(FILE)
+    tuning = Tuning.of({"learning_rate": [0.001, 0.1], "rounds": 2})
+    for name, best in (("heterofl", 0.1), ("local", 0.001)):
+        for rate, config in tuning.trials(configs)[name].items():
+            made_run(tmp_path / config.run_id, [[0.9 if rate == best else 0.4]])
+    tuned, choices = tuning.choose(configs, tmp_path, lambda _: {})
+    assert [(c.algorithm, c.seed, c.learning_rate) for c in tuned] == [
+        ("heterofl", 3, 0.1),
+        ("local", 3, 0.001),
+        ("heterofl", 4, 0.1),
+        ("local", 4, 0.001),
+    ]
+    assert [replace(c, learning_rate=0.05) for c in tuned] == configs  # Nothing else changed.
+    assert [choice.scores for choice in choices] == [{0.001: 0.4, 0.1: 0.9}, {0.001: 0.9, 0.1: 0.4}]
+
+
+def test_trials_of_a_file_are_short_and_see_no_test_example(tmp_path: Path) -> None:
+    tuning = Tuning.of({"learning_rate": [0.05, 0.1], "rounds": 2})
+    configs = grid(FILE)
+    ran: list[RunConfig] = []
+
+    def runner(given: Sequence[RunConfig]) -> dict[str, str]:
+        ran.extend(given)
+        return run_all(given, tmp_path, workers=1)
+
+    _, choices = tuning.choose(configs, tmp_path, runner)
+    assert {(c.algorithm, c.seed, c.rounds, c.measure_on) for c in ran} == {
+        ("heterofl", 3, 2, "validation"),
+        ("local", 3, 2, "validation"),
+    }
+    last = RunRecord(tmp_path / ran[1].run_id).rounds[-1]["trained"]["mean"]
+    assert choices[0].scores[0.1] == pytest.approx(last)
+
+
+def test_a_method_that_no_rate_fits_is_one_clear_error(tmp_path: Path) -> None:
+    configs = grid({**FILE, "algorithm": "local"})
+    with pytest.raises(SubflotError, match="no learning rate works for local: round . has 0 good"):
+        Tuning.of({"learning_rate": [1e30]}).choose(
+            configs, tmp_path, lambda given: run_all(given, tmp_path, workers=1)
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (3, "tune is 3"),
+        ({"rate": [0.1]}, "no setting `rate`"),
+        ({"learning_rate": 0.1}, "learning_rate 0.1"),
+        ({"learning_rate": [0.1, -1]}, "learning_rate"),
+        ({"learning_rate": []}, "learning_rate"),
+        ({"rounds": -1}, "rounds -1"),
+    ],
+)
+def test_what_tune_cannot_mean_is_one_clear_error(settings: object, named: str) -> None:
+    with pytest.raises(SubflotError, match=named) as error:
+        Tuning.of(settings)
+    assert "learning_rate = [" in str(error.value)

@@ -2,8 +2,10 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +17,11 @@ from subflot.algorithms import ALGORITHMS
 from subflot.cli.show import Json, show, show_json
 from subflot.cli.watch import Watch, progress
 from subflot.errors import SubflotError, UnknownName
+from subflot.experiments.batch import run_all
 from subflot.experiments.config import RunConfig, grid, parse, read_config
 from subflot.experiments.runner import run
 from subflot.experiments.track import tracker
+from subflot.experiments.tuning import Tuning
 from subflot.results import RunRecord
 from subflot.simulation import Round
 
@@ -80,12 +84,14 @@ def run_command(
             settings["seed"] = [int(seed) for seed in seeds.split(",")]
         except ValueError:
             raise SubflotError(f"`{seeds}` are no seeds", hint="write them as 0,1,2") from None
+    tune = settings.pop("tune", None)
     configs = grid(settings)
+    tuning = Tuning.of(tune) if tune else None
     if dry_run:
-        for config in configs:
-            there = "finished" if RunRecord(_folder(out, config)).is_finished else "to run"
-            show(f"# {_folder(out, config)} ({there})\n{config.toml()}")
+        _show_plan(configs, tuning, out)
         return
+    if tuning:
+        configs = _tuned(configs, tuning, out, workers)
     jobs = [(config, _folder(out, config)) for config in configs]
     records = _run_all(jobs, workers, force, track)
     if as_json:
@@ -98,6 +104,52 @@ def run_command(
 
 def _folder(out: Path, config: RunConfig) -> Path:
     return out / config.name / config.run_id
+
+
+def _trials(out: Path, config: RunConfig) -> Path:
+    return out / config.name / "trials"
+
+
+def _show_plan(configs: Sequence[RunConfig], tuning: Tuning | None, out: Path) -> None:
+    """Show what would be run; learning rates that trials decide are not known yet."""
+    tried = tuning.trials(configs) if tuning else {}
+    jobs = [
+        (one, _trials(out, one) / one.run_id) for each in tried.values() for one in each.values()
+    ]
+    if tuning:
+        show(f"# {len(jobs)} trials come first and decide learning_rate in {len(configs)} runs")
+    for config, folder in jobs or [(config, _folder(out, config)) for config in configs]:
+        there = "finished" if RunRecord(folder).is_finished else "to run"
+        show(f"# {folder} ({there})\n{config.toml()}")
+
+
+def _tuned(
+    configs: Sequence[RunConfig], tuning: Tuning, out: Path, workers: int | None
+) -> list[RunConfig]:
+    """Give each method the learning rate that does best on validation examples."""
+    folder = _trials(out, configs[0])
+    with progress() as bar, _saying_how_to_go_on():
+
+        def watched(config: RunConfig) -> Watch:
+            title = f"{config.algorithm} trial, learning_rate {config.learning_rate:g}"
+            return Watch(title, config.rounds, bar)
+
+        runner = partial(run_all, folder=folder, workers=workers, watched=watched)
+        tuned, choices = tuning.choose(configs, folder, runner)
+    for choice in choices:
+        scores = (f"{rate:g}: {_percent(score)}" for rate, score in choice.scores.items())
+        rate = f"{choice.learning_rate:g}"
+        _say(f"{choice.algorithm}: learning_rate {rate}; on validation {', '.join(scores)}")
+    return tuned
+
+
+@contextmanager
+def _saying_how_to_go_on() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("stopped; the same command goes on where it was")
+        raise typer.Exit(130) from None
 
 
 def _run_all(

@@ -1,7 +1,7 @@
 """One learning rate for each method and task, chosen on validation examples from one grid."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +64,26 @@ def trials(algorithm: str, task: PaperTask, terms: Terms) -> dict[float, RunConf
 
 
 def _trial(algorithm: str, settings: dict[str, Any], terms: Terms, rate: float) -> RunConfig:
-    return RunConfig.of(
-        **{
-            **settings,
-            "name": "runs",
-            "algorithm": algorithm,
-            "seed": terms.seeds[0],
-            "learning_rate": rate,
-            "validation_share": VALIDATION_SHARE,
-            "measure_on": "validation",
-            "evaluate_every": settings["rounds"],
-        }
+    seeded = {"name": "runs", "algorithm": algorithm, "seed": terms.seeds[0]}
+    return trial(RunConfig.of(**{**settings, **seeded}), rate)
+
+
+def trial(config: RunConfig, rate: float, rounds: int = 0) -> RunConfig:
+    """Return the run that scores a learning rate: it looks at validation examples alone.
+
+    Args:
+        config: the run that the rate is for.
+        rate: the learning rate.
+        rounds: how long it is tried; 0 for as long as the run itself.
+    """
+    rounds = rounds or config.rounds
+    return replace(
+        config,
+        learning_rate=rate,
+        rounds=rounds,
+        evaluate_every=rounds,
+        validation_share=VALIDATION_SHARE,
+        measure_on="validation",
     )
 
 
@@ -109,3 +118,69 @@ def _choice(
 
 def _score(record: RunRecord) -> float | None:
     return record.summary()["trained"] if record.is_finished else None
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The `[tune]` table of a file of runs: which learning rates to try, and for how long.
+
+    Attributes:
+        learning_rate: the rates, the same for all methods.
+        rounds: of a trial; 0 for as many as a run has.
+    """
+
+    learning_rate: tuple[float, ...] = GRID
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, settings: object) -> "Tuning":
+        """Read the table."""
+        hint = "write learning_rate = [0.01, 0.05, 0.1], and rounds = 20 for shorter trials"
+        if not isinstance(settings, Mapping):
+            raise SubflotError(f"tune is {settings!r}", hint=hint)
+        for key in settings:
+            if key not in ("learning_rate", "rounds"):
+                raise SubflotError(f"tune has no setting `{key}`", hint=hint)
+        rates, rounds = settings.get("learning_rate", GRID), settings.get("rounds", 0)
+        is_list = isinstance(rates, list | tuple) and rates
+        if not is_list or not all(isinstance(r, int | float) and r > 0 for r in rates):
+            raise SubflotError(f"tune has learning_rate {rates!r}", hint=hint)
+        if not isinstance(rounds, int) or rounds < 0:
+            raise SubflotError(f"tune has rounds {rounds!r}", hint=hint)
+        return cls(tuple(map(float, rates)), rounds)
+
+    def trials(self, configs: Sequence[RunConfig]) -> dict[str, dict[float, RunConfig]]:
+        """Return the trials of each method, with the first of its seeds, by learning rate."""
+        first: dict[str, RunConfig] = {}
+        for config in configs:
+            first.setdefault(config.algorithm, config)
+        return {
+            name: {rate: trial(config, rate, self.rounds) for rate in self.learning_rate}
+            for name, config in first.items()
+        }
+
+    def choose(
+        self,
+        configs: Sequence[RunConfig],
+        runs: Path,
+        runner: Callable[[Sequence[RunConfig]], Mapping[str, str]],
+    ) -> tuple[list[RunConfig], list[Choice]]:
+        """Run the trials that are not there yet, and give each method its learning rate.
+
+        Args:
+            configs: runs of one or more methods.
+            runs: folder of the trials' records.
+            runner: runs configs and returns why some failed, by run.
+        """
+        tried = self.trials(configs)
+        failures = runner([one for of_method in tried.values() for one in of_method.values()])
+        choices = {}
+        for name, of_method in tried.items():
+            scores = {rate: _score(RunRecord(runs / c.run_id)) for rate, c in of_method.items()}
+            reasons = [failures[c.run_id] for c in of_method.values() if c.run_id in failures]
+            choices[name] = Choice(name, configs[0].name, scores, next(iter(reasons), ""))
+            if choices[name].learning_rate is None:
+                raise SubflotError(f"no learning rate works for {name}: {reasons[0]}")
+        chosen = {name: choice.learning_rate or 0.0 for name, choice in choices.items()}
+        tuned = [replace(config, learning_rate=chosen[config.algorithm]) for config in configs]
+        return tuned, list(choices.values())
