@@ -52,13 +52,14 @@ class Description:
 
     def prepared(self, inputs: NDArray[Any]) -> Tensor:
         """Turn raw examples into what the model takes, as they were in training."""
-        if inputs.shape[1:] != self.input_shape:
+        fits = np.can_cast(inputs.dtype, self.input_type, casting="same_kind")
+        if inputs.shape[1:] != self.input_shape or not fits:
             raise SubflotError(
-                f"examples of shape {inputs.shape[1:]} do not fit the model",
+                f"examples of shape {inputs.shape[1:]} and type {inputs.dtype} do not fit the model",
                 hint=f"it takes {self.input_shape}, of type {self.input_type}",
             )
         labels = np.zeros(len(inputs), dtype=np.int64)
-        raw = inputs.astype(self.input_type, casting="same_kind")
+        raw = inputs.astype(self.input_type)
         data = Dataset("examples", raw, labels, self.classes, mean=self.mean, std=self.std)
         return data.tensors(np.arange(len(inputs)))[0]
 
