@@ -129,7 +129,7 @@ def test_what_cannot_be_exported_or_read_is_one_clear_error(
         read_examples(described, [tmp_path / "broken.npy"])
     with pytest.raises(SubflotError, match="do not fit the model"):
         described.prepared(np.zeros((2, 3, 8, 8), dtype=np.uint8))
-    with pytest.raises(SubflotError, match="float64"):
+    with pytest.raises(SubflotError, match="float64 examples"):
         described.prepared(np.zeros((2, *described.input_shape)))
 
 

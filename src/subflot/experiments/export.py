@@ -55,7 +55,7 @@ class Description:
         fits = np.can_cast(inputs.dtype, self.input_type, casting="same_kind")
         if inputs.shape[1:] != self.input_shape or not fits:
             raise SubflotError(
-                f"examples of shape {inputs.shape[1:]} and type {inputs.dtype} do not fit the model",
+                f"{inputs.dtype} examples of shape {inputs.shape[1:]} do not fit the model",
                 hint=f"it takes {self.input_shape}, of type {self.input_type}",
             )
         labels = np.zeros(len(inputs), dtype=np.int64)
