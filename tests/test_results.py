@@ -118,6 +118,17 @@ def test_folders_without_a_run_and_damaged_files_are_named(tmp_path: Path) -> No
         _ = RunRecord(tmp_path).rounds
 
 
+def test_of_a_run_that_was_cut_off_only_whole_rounds_count(tmp_path: Path) -> None:
+    found = record(tmp_path)
+    first = len(json.dumps(LINES[0])) + 1
+    manifest = {"format": 1, "round": 1, "logs": {"metrics.jsonl": first}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"roun')
+    assert found.rounds == LINES[:1]
+    assert found.timing == []
+
+
 def test_runs_are_found_at_any_depth_in_order(tmp_path: Path) -> None:
     for name in ("b/one", "a/two", "a/one/deep"):
         (tmp_path / name).mkdir(parents=True)

@@ -12,6 +12,7 @@ from subflot.errors import SubflotError
 
 CONFIG, METRICS, TIMING = "config.toml", "metrics.jsonl", "timing.jsonl"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,11 @@ def find_runs(folder: Path) -> Iterator[RunRecord]:
 def _lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    lines = path.read_text().splitlines()
+    manifest = path.with_name(MANIFEST)
     try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
+        # Of a run that was cut off, only what its last whole round counts.
+        counted = json.loads(manifest.read_text())["logs"] if manifest.is_file() else None
+        text = path.read_bytes()[: None if counted is None else counted.get(path.name, 0)]
+        return [json.loads(line) for line in text.splitlines()]
+    except (ValueError, KeyError) as error:
         raise SubflotError(f"{path} is damaged: {error}") from None

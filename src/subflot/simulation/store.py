@@ -24,10 +24,10 @@ import torch
 
 from subflot.algorithms.base import Memory, State
 from subflot.errors import SubflotError
+from subflot.results import MANIFEST
 from subflot.weights import Weights, read_weights, sync, write_weights
 
 FORMAT = 1
-MANIFEST = "manifest.json"
 PER_CLIENT = ("history", "memory")
 LOGS = "*.jsonl"
 
