@@ -15,6 +15,7 @@ from rich.table import Table
 
 from subflot.algorithms import ALGORITHMS
 from subflot.cli.show import Json, show, show_json
+from subflot.cli.summary import summary_table
 from subflot.cli.watch import Watch, progress
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments.batch import run_all
@@ -137,10 +138,14 @@ def _tuned(
         runner = partial(run_all, folder=folder, workers=workers, watched=watched)
         tuned, choices = tuning.choose(configs, folder, runner)
     for choice in choices:
-        scores = (f"{rate:g}: {_percent(score)}" for rate, score in choice.scores.items())
+        scores = (f"{rate:g}: {_score(score)}" for rate, score in choice.scores.items())
         rate = f"{choice.learning_rate:g}"
         _say(f"{choice.algorithm}: learning_rate {rate}; on validation {', '.join(scores)}")
     return tuned
+
+
+def _score(share: float | None) -> str:
+    return "failed" if share is None else f"{100 * share:.2f} %"
 
 
 @contextmanager
@@ -198,35 +203,6 @@ def resume_command(
     config = RunConfig.of(**RunRecord(folder).config)
     records = _run_all([(config, folder)], workers, False)
     show(summary_table(records, f"{config.name}: last round, means over clients"))
-
-
-def summary_table(records: Sequence[RunRecord], title: str) -> Table:
-    """Draw one line per run: accuracies, and what they cost."""
-    columns = ("algorithm", "seed", "trained", "worst", "extracted", "global")
-    costs = ("parameters", "multiply-adds", "MB sent", "seconds")
-    table = Table(title=title)
-    table.add_column(columns[0])
-    for name in (*columns[1:], *costs):
-        table.add_column(name, justify="right")
-    for record in records:
-        summary, name = record.summary(), record.config["algorithm"]
-        mark = " *" if ALGORITHMS[name].ignores_budgets else ""
-        table.add_row(
-            name + mark,
-            str(record.config["seed"]),
-            *(_percent(summary.get(key)) for key in columns[2:]),
-            f"{summary['parameters']:,.0f}",
-            f"{summary['multiply_adds']:,.0f}",
-            f"{(summary['bytes_down'] + summary['bytes_up']) / 1e6:,.1f}",
-            f"{summary['seconds']:.1f}",
-        )
-    if any(ALGORITHMS[record.config["algorithm"]].ignores_budgets for record in records):
-        table.caption = "* ignores budgets: every client trains the full model"
-    return table
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2f} %"
 
 
 def algorithms_command(as_json: Json = False) -> None:
