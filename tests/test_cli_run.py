@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import math
 import os
 import signal
 import subprocess
@@ -319,6 +320,28 @@ def test_a_killed_worker_costs_one_round_at_most(
 def test_training_that_diverges_says_what_to_do(subflot: Command) -> None:
     outcome = subflot(*RUN, "--set", "learning_rate=1e30")
     fails(outcome, "has 0 good uploads of 3: client", "learning_rate")
+
+
+def test_several_seeds_are_one_line_with_their_spread(subflot: Command, tmp_path: Path) -> None:
+    args = ("--seeds", "3,4,5", "--algorithms", "fedavg,local", "--set", "rounds=1")
+    code, out, _ = subflot(*RUN, *args, "--markdown")
+    assert code == 0
+    head, ruler, fedavg, local, *_, caption = out.splitlines()
+    assert head.startswith("| algorithm | seeds | trained |")
+    assert ruler.count("---:") == head.count("|") - 2
+    found = [
+        json.loads((folder / "summary.json").read_text())["trained"]
+        for folder in sorted((tmp_path / "runs" / "tiny").iterdir())
+        if folder.name.startswith("local")
+    ]
+    mean = sum(found) / 3
+    spread = math.sqrt(sum((one - mean) ** 2 for one in found) / 2)
+    assert local.startswith(f"| local | 3,4,5 | {100 * mean:.2f} ± {100 * spread:.2f} % |")
+    assert fedavg.startswith("| fedavg \\* | 3,4,5 |")
+    assert caption.startswith("\\* ignores budgets")
+    code, table, _ = subflot(*RUN, *args)
+    assert "local" in table
+    assert "*" in table
 
 
 def test_ctrl_c_says_how_to_go_on(subflot: Command, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from subflot.algorithms import ALGORITHMS
 from subflot.cli.show import Json, show, show_json
-from subflot.cli.summary import summary_table
+from subflot.cli.summary import summary_markdown, summary_table
 from subflot.cli.watch import Watch, progress
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments.batch import run_all
@@ -73,6 +73,9 @@ def run_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs and their settings, run none.")
     ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table as Markdown.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run what a file describes, or what is left of it; what is finished is not run again."""
@@ -99,7 +102,10 @@ def run_command(
         shown = [{"run": str(r.folder), **r.config, **r.summary()} for r in records]
         show_json({"runs": shown})
         return
-    show(summary_table(records, f"{configs[0].name}: last round, means over clients"))
+    if markdown:
+        sys.stdout.write(summary_markdown(records))
+    else:
+        show(summary_table(records, f"{configs[0].name}: last round, means over clients"))
     _say(f"records: {_common(records)}")
 
 

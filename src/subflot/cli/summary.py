@@ -11,32 +11,55 @@ from subflot.results import RunRecord
 
 SHARES = ("trained", "worst", "extracted", "global")
 COSTS = ("parameters", "multiply-adds", "MB sent", "seconds")
+CAPTION = "* ignores budgets: every client trains the full model"
 
 
-def summary_table(records: Sequence[RunRecord], title: str) -> Table:
-    """Draw a line per method: accuracies with their spread over the seeds, and what they cost."""
+def summary_rows(records: Sequence[RunRecord]) -> list[list[str]]:
+    """Return a head and a line per method: accuracies with their spread over seeds, and costs."""
     has_rates = len({record.config["learning_rate"] for record in records}) > 1
-    table = Table(title=title)
-    table.add_column("algorithm")
-    for name in ("seeds", *(("learning rate",) if has_rates else ()), *SHARES, *COSTS):
-        table.add_column(name, justify="right")
+    head = ["algorithm", "seeds", *(["learning rate"] if has_rates else []), *SHARES, *COSTS]
+    rows = [head]
     for name in dict.fromkeys(record.config["algorithm"] for record in records):
         mine = [record for record in records if record.config["algorithm"] == name]
         summaries = [record.summary() for record in mine]
         rates = dict.fromkeys(f"{record.config['learning_rate']:g}" for record in mine)
-        table.add_row(
-            name + (" *" if ALGORITHMS[name].ignores_budgets else ""),
-            ",".join(str(record.config["seed"]) for record in mine),
-            *([", ".join(rates)] if has_rates else ()),
-            *(_percent([summary.get(key) for summary in summaries]) for key in SHARES),
-            f"{fmean(s['parameters'] for s in summaries):,.0f}",
-            f"{fmean(s['multiply_adds'] for s in summaries):,.0f}",
-            f"{fmean(s['bytes_down'] + s['bytes_up'] for s in summaries) / 1e6:,.1f}",
-            f"{fmean(s['seconds'] for s in summaries):.1f}",
+        rows.append(
+            [
+                name + (" *" if ALGORITHMS[name].ignores_budgets else ""),
+                ",".join(str(record.config["seed"]) for record in mine),
+                *([", ".join(rates)] if has_rates else []),
+                *(_percent([summary.get(key) for summary in summaries]) for key in SHARES),
+                f"{fmean(s['parameters'] for s in summaries):,.0f}",
+                f"{fmean(s['multiply_adds'] for s in summaries):,.0f}",
+                f"{fmean(s['bytes_down'] + s['bytes_up'] for s in summaries) / 1e6:,.1f}",
+                f"{fmean(s['seconds'] for s in summaries):.1f}",
+            ]
         )
-    if any(ALGORITHMS[record.config["algorithm"]].ignores_budgets for record in records):
-        table.caption = "* ignores budgets: every client trains the full model"
+    return rows
+
+
+def summary_table(records: Sequence[RunRecord], title: str) -> Table:
+    """Draw the lines for a terminal."""
+    head, *rows = summary_rows(records)
+    table = Table(title=title, caption=CAPTION if _has_mark(rows) else None)
+    for number, name in enumerate(head):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def summary_markdown(records: Sequence[RunRecord]) -> str:
+    """Write the lines as a table in Markdown."""
+    head, *rows = summary_rows(records)
+    ruler = ["---", *("---:" for _ in head[1:])]
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ruler, *rows)]
+    caption = ["", CAPTION.replace("*", "\\*")] if _has_mark(rows) else []
+    return "\n".join([*lines, *caption]).replace(" * |", " \\* |") + "\n"
+
+
+def _has_mark(rows: Sequence[Sequence[str]]) -> bool:
+    return any(row[0].endswith("*") for row in rows)
 
 
 def _percent(shares: Sequence[Any]) -> str:
