@@ -6,7 +6,7 @@ import math
 import pytest
 
 from subflot.algorithms.base import Client
-from subflot.simulation.federation import Report
+from subflot.simulation.server import Report
 from subflot.simulation.record import metrics_line, timing_line
 from subflot.training import Measurement
 

@@ -8,6 +8,7 @@ import typer
 from subflot.cli.align import align_command
 from subflot.cli.data import app as data_app
 from subflot.cli.export import export_command, predict_command
+from subflot.cli.flower import app as flower_app
 from subflot.cli.models import cost_command, trace_command
 from subflot.cli.report import report_command
 from subflot.cli.run import algorithms_command, resume_command, run_command
@@ -42,6 +43,7 @@ app.command("align", epilog=_EXAMPLE + "align client.safetensors global.safetens
     align_command
 )
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
 
 
 def main() -> None:

@@ -20,7 +20,8 @@ from subflot.cli.watch import Watch, progress
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments.batch import run_all
 from subflot.experiments.config import RunConfig, grid, parse, read_config
-from subflot.experiments.runner import run
+from subflot.experiments.engines import ENGINES, engine_in, engine_of, without_flower
+from subflot.experiments.runner import Engine, run
 from subflot.experiments.track import tracker
 from subflot.experiments.tuning import Tuning
 from subflot.results import RunRecord
@@ -37,7 +38,7 @@ def presets() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in found)
 
 
-def _settings(target: str) -> dict[str, Any]:
+def read_settings(target: str) -> dict[str, Any]:
     """Read a file of settings, the user's or one of ours."""
     if target.endswith(".toml"):
         return read_config(Path(target))
@@ -63,6 +64,9 @@ def run_command(
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
     workers: Workers = None,
+    engine: Annotated[
+        str, typer.Option(metavar="|".join(ENGINES), help="What runs the clients.")
+    ] = ENGINES[0],
     out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("runs"),
     force: Annotated[
         bool, typer.Option("--force", help="Start anew, also what is finished.")
@@ -79,7 +83,8 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Run what a file describes, or what is left of it; what is finished is not run again."""
-    settings = {**_settings(target), **parse(sets or ())}
+    settings, table = without_flower({**read_settings(target), **parse(sets or ())})
+    chosen = engine_of(engine, table)
     if algorithms:
         names = list(ALGORITHMS) if algorithms == "all" else algorithms.split(",")
         settings["algorithm"] = names
@@ -97,7 +102,7 @@ def run_command(
     if tuning:
         configs = _tuned(configs, tuning, out, workers)
     jobs = [(config, _folder(out, config)) for config in configs]
-    records = _run_all(jobs, workers, force, track)
+    records = _run_all(jobs, workers, force, track, chosen)
     if as_json:
         shown = [{"run": str(r.folder), **r.config, **r.summary()} for r in records]
         show_json({"runs": shown})
@@ -168,6 +173,7 @@ def _run_all(
     workers: int | None,
     force: bool,
     track: str | None = None,
+    engine: Engine | None = None,
 ) -> list[RunRecord]:
     records = []
     with progress() as bar:
@@ -184,7 +190,9 @@ def _run_all(
                     listener(done)
 
             try:
-                records.append(run(config, folder, workers=workers, force=force, on_round=tell))
+                records.append(
+                    run(config, folder, workers=workers, force=force, on_round=tell, engine=engine)
+                )
             except KeyboardInterrupt:
                 done = len(RunRecord(folder).rounds)
                 _say(f"stopped; {done} of {config.rounds} rounds of {config.algorithm} are saved")
@@ -207,7 +215,7 @@ def resume_command(
 ) -> None:
     """Go on with an interrupted run; it ends as if it had never stopped."""
     config = RunConfig.of(**RunRecord(folder).config)
-    records = _run_all([(config, folder)], workers, False)
+    records = _run_all([(config, folder)], workers, False, engine=engine_in(folder))
     show(summary_table(records, f"{config.name}: last round, means over clients"))
 
 

@@ -31,6 +31,9 @@ from subflot.simulation.store import clear, write_text
 from subflot.task import Task
 from subflot.training.local import seeded
 
+Engine = Callable[[RunConfig, Path, int | None, Callable[[Round], None]], None]
+"""Runs the rounds that are left of a config in a folder, with some workers, and tells of each."""
+
 
 def run(
     config: RunConfig,
@@ -39,6 +42,7 @@ def run(
     workers: int | None = None,
     force: bool = False,
     on_round: Callable[[Round], None] = lambda _: None,
+    engine: Engine | None = None,
 ) -> RunRecord:
     """Run a config, or the rest of it; a finished run is not run again.
 
@@ -48,15 +52,33 @@ def run(
         workers: processes; None: one per core.
         force: throw away what is there and start anew.
         on_round: called after every round, when it is saved.
+        engine: runs the rounds that are left; None: the built-in one.
     """
-    with _alone(folder), _ctrl_c() as check:
+    with recorded(config, folder, force=force) as is_finished:
+        if not is_finished:
+            (engine or _built_in)(config, folder, workers, on_round)
+    return RunRecord(folder)
+
+
+@contextmanager
+def recorded(config: RunConfig, folder: Path, *, force: bool = False) -> Iterator[bool]:
+    """Hold the folder of a run and sum the run up at the end; say whether it is finished."""
+    with _alone(folder):
         if force:
             (folder / SUMMARY).unlink(missing_ok=True)
             clear(folder)
         _claim(folder, config, force)
-        record = RunRecord(folder)
-        if record.is_finished:
-            return record
+        is_finished = RunRecord(folder).is_finished
+        yield is_finished
+        if not is_finished:
+            summary = RunRecord(folder).summary()
+            write_text(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+
+
+def _built_in(
+    config: RunConfig, folder: Path, workers: int | None, on_round: Callable[[Round], None]
+) -> None:
+    with _ctrl_c() as check:
         task, data, roster = assemble(config)
         for done in simulate(
             config.method,
@@ -72,13 +94,17 @@ def run(
         ):
             on_round(done)
             check()
-        record = RunRecord(folder)
-        write_text(folder / SUMMARY, json.dumps(record.summary(), indent=1) + "\n")
-        return record
 
 
 def assemble(config: RunConfig) -> tuple[Task, FederatedData, Roster]:
     """Build what a config names: the task, the clients' data, and who there is."""
+    data = divided_data(config)
+    task = task_of(config, data)
+    return task, data, _roster(config, task, data.num_clients)
+
+
+def divided_data(config: RunConfig) -> FederatedData:
+    """Divide the data that a config names among its clients."""
     _check_device(config.device)
     dataset = load_data(config.data, **config.data_settings)
     if config.max_examples:
@@ -100,8 +126,25 @@ def assemble(config: RunConfig) -> tuple[Task, FederatedData, Roster]:
         raise SubflotError(
             f"per_round is {config.per_round}", hint=f"there are {data.num_clients} clients"
         )
-    task = _task(config, dataset.tensors([0, 1])[0], len(dataset.classes))
-    return replace(task, proxy=_proxy(config, data)), data, _roster(config, task, data.num_clients)
+    return data
+
+
+def task_of(config: RunConfig, data: FederatedData) -> Task:
+    """Build a config's model, for the inputs and classes of its data."""
+    task = _task(config, data.dataset.tensors([0, 1])[0], len(data.dataset.classes))
+    return replace(task, proxy=_proxy(config, data))
+
+
+def bare_task(config: RunConfig) -> Task:
+    """Build a config's task without its data: what a server of real devices knows."""
+    _check_device(config.device)
+    if ":" in config.model:
+        raise SubflotError(
+            f"the inputs of {config.model} are not known here",
+            hint="name a bundled model, or write the apps in Python (docs/flower.md)",
+        )
+    network = find_model(config.model)
+    return _task(config, network.example(), network.num_classes)
 
 
 def _check_device(device: str) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from subflot.simulation.federation import Report
+from subflot.simulation.server import Report
 from subflot.training import Measurement
 
 
@@ -39,7 +39,7 @@ def timing_line(round: int, reports: Sequence[Report], seconds: float) -> dict[s
 def _client(report: Report) -> dict[str, Any]:
     trained, extracted = report.trained, report.extracted
     test = trained or extracted
-    return {
+    own = {
         "client": report.client.id,
         "pruning_rate": report.client.pruning_rate,
         "num_examples": report.num_examples,
@@ -51,9 +51,10 @@ def _client(report: Report) -> dict[str, Any]:
         "multiply_adds": report.multiply_adds,
         "bytes_down": report.bytes_down,
         "bytes_up": report.bytes_up,
-        **{name: _finite(value) for name, value in report.metrics.items()},
-        "fault": report.fault or None,
     }
+    # What a client calls a number must not cover one of ours.
+    named = {name: _finite(value) for name, value in report.metrics.items() if name not in own}
+    return {**own, **named, "fault": report.fault or None}
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,18 @@ from subflot.algorithms.base import Algorithm, Client, State, Turn, in_order
 from subflot.data.federated import FederatedData
 from subflot.errors import SubflotError
 from subflot.results import METRICS, TIMING
-from subflot.simulation.federation import Federation, Report
+from subflot.simulation.crew import Crew
+from subflot.simulation.federation import Federation
 from subflot.simulation.record import metrics_line, timing_line
 from subflot.simulation.roster import Roster
+from subflot.simulation.server import Report, Server
 from subflot.simulation.store import Manifest, Store
 from subflot.simulation.workers import Workers, default_workers
 from subflot.task import Task
 from subflot.training import Measurement
+
+DIVERGED = "training may have diverged; a lower learning_rate or max_norm=1 often helps"
+SILENT = "look at the clients' own logs, or give them more time"
 
 
 @dataclass(frozen=True)
@@ -72,58 +77,101 @@ def simulate(
         evaluate_every: models are measured in every round that this divides, and in the last.
         min_uploads: a round with fewer good uploads is an error.
     """
-    for name, value in (("rounds", rounds), ("per_round", per_round), ("workers", workers)):
+    if workers is not None and workers < 1:
+        raise SubflotError(f"workers is {workers}", hint="at least 1")
+    with _in_folder(folder) as place:
+        federation = Federation(algorithm, algorithm.prepare(task), data, place)
+        yield from run_rounds(
+            federation,
+            clients if callable(clients) else (lambda _: clients),
+            lambda: Workers(federation, workers or default_workers(task.device)),
+            rounds=rounds,
+            per_round=per_round,
+            seed=seed,
+            evaluate_every=evaluate_every,
+            min_uploads=min_uploads,
+            num_clients=data.num_clients,
+        )
+
+
+def run_rounds(
+    server: Server,
+    roster: Roster,
+    hire: Callable[[], Crew],
+    *,
+    rounds: int,
+    per_round: int | None = None,
+    seed: int = 0,
+    evaluate_every: int = 1,
+    min_uploads: int = 1,
+    num_clients: int | None = None,
+) -> Iterator[Round]:
+    """Run the rounds that are left on a server's folder, and yield each one when it is saved.
+
+    Args:
+        server: what goes on between rounds.
+        roster: who there is in a round.
+        hire: gives those who do the clients' parts; not called if no round is left.
+        rounds: T.
+        per_round: clients that take part in a round; None: all.
+        seed: fixes everything that is drawn.
+        evaluate_every: models are measured in every round that this divides, and in the last.
+        min_uploads: a round with fewer good uploads is an error.
+        num_clients: how many can take part; None if nobody knows.
+    """
+    for name, value in (("rounds", rounds), ("per_round", per_round)):
         if value is not None and value < 1:
             raise SubflotError(f"{name} is {value}", hint="at least 1")
-    with _in_folder(folder) as place, _one_thread():
-        federation = Federation(algorithm, algorithm.prepare(task), data, place)
-        roster = clients if callable(clients) else (lambda _: clients)
-        loop = _Loop(federation, roster, rounds, per_round, seed, evaluate_every, min_uploads)
+    with _one_thread():
+        loop = _Loop(
+            server, roster, rounds, per_round, seed, evaluate_every, min_uploads, num_clients
+        )
         now = loop.begin()
         if now.round >= rounds:
             return
-        pool = Workers(federation, workers or default_workers(task.device))
+        crew = hire()
         try:
             while now.round < rounds:
-                done = loop.next(now, pool)
+                done = loop.next(now, crew)
                 now = done.manifest
                 yield done
         finally:
-            pool.close()
+            crew.close()
 
 
 @dataclass(frozen=True)
 class _Loop:
     """What stays the same from round to round."""
 
-    federation: Federation
+    server: Server
     roster: Roster
     rounds: int
     per_round: int | None
     seed: int
     evaluate_every: int
     min_uploads: int
+    num_clients: int | None
 
     def begin(self) -> Manifest:
         """Return the last round that was saved; round 0 is the start."""
-        store = self.federation.store
+        store = self.server.store
         now = store.open()
         if now is None:
             turn = Turn(0, self.rounds, self.seed)
             now = Manifest(0)
-            store.write(now, self.federation.algorithm.start(self._task, self.clients(1), turn))
+            store.write(now, self.server.algorithm.start(self._task, self.clients(1), turn))
             now = store.commit(now, {})
         return now
 
     @property
     def _task(self) -> Task:
-        return self.federation.task
+        return self.server.task
 
     def clients(self, round: int) -> Sequence[Client]:
         """Return who there is in a round."""
         found = self.roster(round)
         ids = [client.id for client in found]
-        known = self.federation.data.num_clients
+        known = max(ids, default=0) + 1 if self.num_clients is None else self.num_clients
         if not ids or len(set(ids)) != len(ids) or not 0 <= min(ids) <= max(ids) < known:
             raise SubflotError(
                 f"the clients of round {round} are {ids[:10]}",
@@ -131,25 +179,24 @@ class _Loop:
             )
         return found
 
-    def next(self, now: Manifest, pool: Workers) -> Round:
+    def next(self, now: Manifest, crew: Crew) -> Round:
         """Run one round and save it."""
         start = time.perf_counter()
-        federation, store = self.federation, self.federation.store
+        server, store = self.server, self.server.store
         turn = Turn(now.round + 1, self.rounds, self.seed)
         is_measured = turn.round % self.evaluate_every == 0 or turn.round == self.rounds
         clients, state = self.clients(turn.round), store.state(now)
         count = len(clients) if self.per_round is None else min(self.per_round, len(clients))
-        invited = in_order(federation.algorithm.invite(self._task, state, clients, count, turn))
-        promises = [pool.submit(Federation.take_part, c, turn, is_measured) for c in invited]
+        invited = in_order(server.algorithm.invite(self._task, state, clients, count, turn))
         reports: list[Report] = []
 
         def ready() -> Iterator[Report]:
-            for promise in promises:
-                reports.append(promise.result())
-                yield reports[-1]
+            for report in crew.take_part(invited, turn, is_measured):
+                reports.append(report)
+                yield report
 
-        arrivals = federation.arrivals(ready())
-        after = federation.algorithm.aggregate(self._task, state, arrivals, turn)
+        arrivals = server.arrivals(ready())
+        after = server.algorithm.aggregate(self._task, state, arrivals, turn)
         for _ in arrivals:  # A method may have looked at none.
             pass
         self._check(reports, turn)
@@ -159,7 +206,7 @@ class _Loop:
             {**now.memory, **_files(reports, "memory")},
         )
         store.write(manifest, after)
-        measured = self._measured(manifest, clients, pool) if is_measured else None
+        measured = self._measured(manifest, clients, crew) if is_measured else None
         metrics = metrics_line(turn.round, reports, measured)
         seconds = time.perf_counter() - start
         lines = {METRICS: metrics, TIMING: timing_line(turn.round, reports, seconds)}
@@ -167,25 +214,23 @@ class _Loop:
 
     def _check(self, reports: Sequence[Report], turn: Turn) -> None:
         good = [report for report in reports if not report.fault]
-        if len(good) < min(self.min_uploads, len(reports)):
-            faults = "; ".join(f"client {r.client.id}: {r.fault}" for r in reports if r.fault)
-            raise SubflotError(
-                f"round {turn.round} has {len(good)} good uploads of {len(reports)}: {faults}",
-                hint="training may have diverged; a lower learning_rate or max_norm=1 often helps",
-            )
+        if len(good) >= min(self.min_uploads, len(reports)):
+            return
+        bad = [report for report in reports if report.fault]
+        faults = "; ".join(f"client {report.client.id}: {report.fault}" for report in bad)
+        is_silent = not any(report.num_examples for report in bad)
+        raise SubflotError(
+            f"round {turn.round} has {len(good)} good uploads of {len(reports)}: {faults}",
+            hint=SILENT if is_silent else DIVERGED,
+        )
 
     def _measured(
-        self, manifest: Manifest, clients: Sequence[Client], pool: Workers
+        self, manifest: Manifest, clients: Sequence[Client], crew: Crew
     ) -> Measurement | None:
-        """Measure the new global model on all test examples, each worker a part of them."""
-        if not self.federation.algorithm.has_global:
+        """Measure the new global model on all test examples."""
+        if not self.server.algorithm.has_global:
             return None
-        ids = sorted(client.id for client in clients)
-        parts = [ids[start :: pool.num_workers] for start in range(pool.num_workers)]
-        promises = [
-            pool.submit(Federation.measure_global, manifest, part) for part in parts if part
-        ]
-        found = {client: one for promise in promises for client, one in promise.result().items()}
+        found = crew.measure_global(manifest, sorted(client.id for client in clients))
         if not found:
             return None
         return Measurement(

@@ -112,7 +112,7 @@ class Store:
 
     def keep(self, kind: str, client: int, round: int, weights: Weights) -> str:
         """Write what belongs to a client; it counts once a manifest names the file."""
-        file = f"{kind}/{client}-{round}.safetensors"
+        file = file_of(kind, client, round)
         write_weights(self.folder / file, weights)
         return file
 
@@ -180,6 +180,21 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
         raise SubflotError(
             f"a checkpoint is damaged: {error}", hint="restore the file, or run again with --force"
         ) from None
+
+
+def file_of(kind: str, client: int, round: int) -> str:
+    """Name the file of what belongs to a client since a round."""
+    return f"{kind}/{client}-{round}.safetensors"
+
+
+def round_of(file: str) -> int:
+    """Return the round in the name of a client's file.
+
+    Example:
+        >>> round_of(file_of("memory", 7, 12))
+        12
+    """
+    return int(Path(file).stem.partition("-")[2])
 
 
 def flattened(parts: Mapping[str, Weights]) -> Weights:

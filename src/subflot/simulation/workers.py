@@ -5,15 +5,19 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
 
+from subflot.algorithms.base import Client, Turn
 from subflot.errors import SubflotError
 from subflot.simulation.federation import Federation
+from subflot.simulation.server import Report
+from subflot.simulation.store import Manifest
+from subflot.training import Measurement
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,6 +75,24 @@ class Workers:
             return Promise(lambda: step(self.federation, *args, **kwargs))
         future = self._pool.submit(_work, step, args, kwargs)
         return Promise(future.result)
+
+    def take_part(
+        self, invited: Sequence[Client], turn: Turn, is_measured: bool
+    ) -> Iterator[Report]:
+        """Hand out the clients of a round; report on each, in their order, when it is done."""
+        promises = [
+            self.submit(Federation.take_part, client, turn, is_measured) for client in invited
+        ]
+        for promise in promises:
+            yield promise.result()
+
+    def measure_global(self, manifest: Manifest, clients: Sequence[int]) -> dict[int, Measurement]:
+        """Measure the model that a round wrote, each worker on a part of the clients."""
+        parts = [clients[start :: self.num_workers] for start in range(self.num_workers)]
+        promises = [
+            self.submit(Federation.measure_global, manifest, part) for part in parts if part
+        ]
+        return {client: one for promise in promises for client, one in promise.result().items()}
 
     def close(self) -> None:
         """Stop the processes at once, whatever they do."""

@@ -1,0 +1,134 @@
+"""Who is there: which node of the grid is which client, and how much each can hold."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from subflot.algorithms.base import Client
+from subflot.errors import SubflotError
+from subflot.flower.client import CAPABILITIES
+from subflot.flower.decode import Refused, content_of
+from subflot.flower.exchange import exchange
+from subflot.flower.records import CONFIG
+from subflot.flower.settings import FlowerSettings
+from subflot.simulation.roster import Roster, rate_within
+from subflot.simulation.store import write_text
+from subflot.task import Task
+
+NODES = "nodes.json"
+PAUSE = 0.5
+
+
+class Members:
+    """The nodes that answered the one question that is put to each.
+
+    Clients have numbers, which random streams and the history go by. In a simulation they are the
+    parts of the data, and a roster gives the rates. Otherwise a node keeps the number that it got
+    when it was first seen, by the name under which it was registered, also when it comes back.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        task: Task,
+        folder: Path,
+        settings: FlowerSettings,
+        roster: Roster | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._grid, self._task, self._settings = grid, task, settings
+        self._roster, self._say, self._path = roster, say, folder / NODES
+        self._rates: dict[int, float | None] = {}
+        self._nodes: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        known = _read(self._path)
+        self.run: str = known.get("run") or uuid4().hex[:12]
+        """Tells this run from others on a device that takes part in several."""
+        self._names: dict[str, int] = dict(known.get("clients", {}))
+
+    def __call__(self, round: int) -> Sequence[Client]:
+        """Return the clients that are there in a round; wait until there are enough."""
+        least, told = self._settings.min_nodes, -1
+        while len(there := self._refresh()) < least:
+            if len(there) != told:
+                told = len(there)
+                self._say(f"waiting for nodes: {told} of {least} are there")
+            time.sleep(PAUSE)
+        if self._roster is None:
+            return [Client(number, self._rates[number] or 0.0) for number in sorted(there)]
+        return [client for client in self._roster(round) if client.id in there]
+
+    def node(self, client: int) -> int:
+        """Return the node that a client is at."""
+        return self._nodes[client]
+
+    def _refresh(self) -> set[int]:
+        """Meet nodes that are new; return the clients that can be reached."""
+        nodes = {int(node.node_id): node for node in self._grid.get_nodes()}
+        new = {number: node for number, node in nodes.items() if number not in self._numbers}
+        if new:
+            self._meet(new)
+        return {self._numbers[node] for node in nodes if node in self._numbers}
+
+    def _meet(self, new: Mapping[int, Any]) -> None:
+        # In the order of their names, so that it does not matter who is quick.
+        names = {node: _name(info) for node, info in new.items()}
+        question = RecordDict({CONFIG: ConfigRecord({"version": 1})})
+        timeout = self._settings.round_timeout
+        kind = f"query.{CAPABILITIES}"
+        messages = ((node, Message(question, node, kind, ttl=timeout)) for node in new)
+        answers = dict(exchange(self._grid, messages, timeout))
+        for node in sorted(answers, key=lambda one: names[one]):
+            try:
+                rate, partition = self._read(answers[node])
+            except SubflotError as error:
+                self._say(f"node {names[node]} is left out: {error}")
+                continue
+            number = partition if self._roster else self._number(names[node])
+            self._numbers[node], self._nodes[number], self._rates[number] = number, node, rate
+            if not self._roster:
+                self._say(f"node {names[node]} is client {number}, pruning rate {rate or 0.0:g}")
+
+    def _number(self, name: str) -> int:
+        if name not in self._names:
+            self._names[name] = len(self._names)
+            text = json.dumps({"run": self.run, "clients": self._names}, indent=1)
+            write_text(self._path, text + "\n")
+        return self._names[name]
+
+    def _read(self, reply: Message | Refused) -> tuple[float | None, int]:
+        """Read a node's answer: its pruning rate and its part of the data."""
+        config: dict[str, Any] = dict(content_of(reply).config_records.get(CONFIG, {}))
+        count, partition = config.get("num_examples"), config.get("partition")
+        if not isinstance(count, int) or count < 1:
+            raise Refused(f"it has {count!r} examples")
+        if not isinstance(partition, int) or (self._roster and partition < 0):
+            raise Refused(f"its partition is {partition!r}")
+        budget = config.get("budget")
+        if isinstance(budget, int | float):
+            return rate_within(self._task, budget, str(config.get("quantity"))), partition
+        rate = config.get("pruning_rate")
+        if rate is not None and not (isinstance(rate, int | float) and 0 <= rate < 1):
+            raise Refused(f"its pruning rate is {rate!r}, expected a share in [0, 1)")
+        return rate, partition
+
+
+def _name(node: Any) -> str:
+    """Return what a node is known by: its registered name, or else its key or its number."""
+    return str(node.name or node.public_key.hex() or node.node_id)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise SubflotError(f"{path} is damaged: {error}", hint="restore the file") from None
+    return found

@@ -1,0 +1,129 @@
+"""The server's part in a round: what a client receives, and what becomes of its answer."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from subflot.algorithms.base import Algorithm, Arrival, Client, Download, State, Turn, Upload
+from subflot.algorithms.check import fault_of
+from subflot.channels import Channels
+from subflot.errors import SubflotError
+from subflot.simulation.part import Answer, Clock
+from subflot.simulation.store import Manifest, Store, flattened, joined
+from subflot.task import Task
+from subflot.training import Measurement
+from subflot.weights import num_bytes, read_weights, write_weights
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is known of one client's part in a round."""
+
+    client: Client
+    num_examples: int
+    trained: Measurement | None
+    extracted: Measurement | None
+    parameters: float
+    multiply_adds: float
+    bytes_down: int
+    bytes_up: int
+    metrics: Mapping[str, float]
+    seconds: Mapping[str, float]
+    files: Mapping[str, str] = field(default_factory=dict)
+    """`history`, `memory`: what was written for the next round."""
+    fault: str = ""
+    """Why the upload was not merged; nothing if it was."""
+
+
+class Server:
+    """A method and a task, on the folder of a run. It sees no client's examples."""
+
+    def __init__(self, algorithm: Algorithm, task: Task, folder: Path) -> None:
+        self.algorithm, self.task = algorithm, task
+        self.store = Store(folder)
+        self._before: tuple[int, Manifest, State] | None = None
+
+    def before(self, round: int) -> tuple[Manifest, State]:
+        """Return what stood before a round; it is read once for all clients of the round."""
+        if self._before is None or self._before[0] != round:
+            manifest = self.store.manifest()
+            if manifest is None or manifest.round != round - 1:
+                raise SubflotError(f"round {round} has no round before it in {self.store.folder}")
+            self._before = (round, manifest, self.store.state(manifest))
+        return self._before[1:]
+
+    def offer(self, client: Client, turn: Turn) -> Download:
+        """Return what a client receives in a round."""
+        _, state = self.before(turn.round)
+        return self.algorithm.download(self.task, state, client, turn)
+
+    def accept(self, client: Client, turn: Turn, download: Download, answer: Answer) -> Report:
+        """Check an answer and place its upload, which then waits in the store.
+
+        Of the download, only the shapes of its weights are looked at.
+        """
+        upload, clock = answer.upload, Clock(answer.seconds)
+        fault, files, metrics = fault_of(self.task, download, upload), {}, upload.metrics
+        if not fault:
+            _, state = self.before(turn.round)
+            with clock.phase("align"):
+                placed = self.algorithm.place(self.task, state, client, upload, turn)
+                metrics = placed.metrics
+            with clock.phase("store"):
+                self._send(client, placed)
+                if self.algorithm.keeps_history:
+                    files["history"] = self.store.keep(
+                        "history", client.id, turn.round, upload.weights
+                    )
+                if answer.memory:
+                    files["memory"] = self.store.keep(
+                        "memory", client.id, turn.round, answer.memory
+                    )
+        return Report(
+            client,
+            upload.num_examples,
+            answer.trained,
+            answer.extracted,
+            answer.parameters,
+            answer.multiply_adds,
+            download.num_bytes,
+            upload.num_bytes + _bytes_of_choice(download.kept, upload.kept),
+            {**download.metrics, **metrics},
+            clock.seconds,
+            files,
+            fault,
+        )
+
+    def _send(self, client: Client, upload: Upload) -> None:
+        parts = {"weights": upload.weights, "kept": upload.kept, "extras": upload.extras}
+        flat = flattened(parts)
+        write_weights(self.store.arriving(client.id), flat, is_lasting=False)
+
+    def arrivals(self, reports: Iterable[Report]) -> Iterator[Arrival]:
+        """Read uploads one by one as they are ready; each file is gone when the next is asked."""
+        for report in reports:
+            if report.fault:
+                continue
+            path = self.store.arriving(report.client.id)
+            parts = joined(read_weights(path))
+            path.unlink()
+            upload = Upload(
+                parts.get("weights", {}),
+                report.num_examples,
+                parts.get("kept", {}),
+                parts.get("extras", {}),
+                report.metrics,
+            )
+            yield Arrival(report.client, upload)
+
+
+def is_told(sent: Channels, kept: Channels) -> bool:
+    """Say whether a client kept the channels that the server chose, which it need not send."""
+    return sent.keys() == kept.keys() and all(torch.equal(sent[s], kept[s]) for s in kept)
+
+
+def _bytes_of_choice(sent: Channels, kept: Channels) -> int:
+    """Count the indices that a client must send because it chose the channels itself."""
+    return 0 if is_told(sent, kept) else num_bytes(kept)
