@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "subflot"
 
 ORDER = (
     "errors",
+    "drawing",
     "results",
     "seeding",
     "weights",

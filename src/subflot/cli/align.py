@@ -12,10 +12,11 @@ from torch import nn
 
 from subflot.channels import ChannelMap, trace
 from subflot.cli.show import MODEL_HELP, Classes, Inputs, Json, show, show_json
+from subflot.drawing import check_picture
 from subflot.errors import ChannelError, SubflotError, UnknownName
 from subflot.models.load import load
 from subflot.transport.align import Alignment, InputMap, Residual, align
-from subflot.transport.diagnose import Diagnosis, check_picture, diagnose, draw
+from subflot.transport.diagnose import Diagnosis, diagnose, draw
 from subflot.transport.solve import Kind
 from subflot.weights import Weights, read_weights, write_weights
 

@@ -15,8 +15,8 @@ from subflot.data.partition import PARTITIONS
 from subflot.data.sets import SETS, find, load
 from subflot.data.settings import parse
 from subflot.data.show import Division, describe, draw
+from subflot.drawing import check_picture
 from subflot.errors import SubflotError
-from subflot.transport.diagnose import check_picture
 
 MOST_COLUMNS = 20
 """Classes up to which each has a column."""

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from subflot.data.federated import FederatedData
-from subflot.errors import SubflotError
-from subflot.transport.diagnose import check_picture
+from subflot.drawing import blank, check_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,16 +73,9 @@ def describe(data: FederatedData) -> Division:
 def draw(division: Division, path: str | Path) -> None:
     """Draw a bubble per client and class into a PNG or PDF file; its area shows the examples."""
     path = check_picture(path)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SubflotError(
-            "drawing needs matplotlib", hint="pip install 'subflot[plots]'"
-        ) from None
     num_clients, num_classes = division.counts.shape
     width, height = np.clip((0.32 * num_clients, 0.32 * num_classes), (4, 2.5), (13, 10))
-    # No pyplot: it would keep the figure alive and choose a window system.
-    figure = Figure(figsize=(width + 2.2, height + 1), layout="constrained")
+    figure = blank(width + 2.2, height + 1)
     axes = figure.subplots()
     cell = min(72 * width / num_clients, 72 * height / num_classes, LARGEST_BUBBLE)
     _draw_bubbles(axes, division.counts, largest=(0.95 * cell) ** 2)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subflot.errors import SubflotError
+from subflot.drawing import PICTURES, blank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KINDS = (".png", ".pdf")
+
 MARKERS = "osD^v<>Pp*X"
 LINES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++")
@@ -47,16 +47,9 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
 
 def panels(count: int, *, width: float = 5.0, height: float = 4.0) -> "tuple[Figure, list[Axes]]":
     """Make a figure with panels, two side by side."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SubflotError(
-            "drawing needs matplotlib", hint="pip install 'subflot[plots]'"
-        ) from None
-    # No pyplot: it would keep the figure alive and choose a window system.
     across = min(count, ACROSS)
     down = -(-count // across)
-    figure = Figure(figsize=(width * across, height * down), layout="constrained")
+    figure = blank(width * across, height * down)
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes in grid[count:]:
         axes.set_axis_off()
@@ -90,7 +83,7 @@ def legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
 def save(figure: "Figure", stem: Path) -> list[Path]:
     """Write a figure in every kind; return the files."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    files = [stem.with_name(stem.name + kind) for kind in KINDS]
+    files = [stem.with_name(stem.name + kind) for kind in PICTURES]
     for file in files:
         # Without the date two drawings of one record are equal.
         figure.savefig(file, metadata={"CreationDate": None} if file.suffix == ".pdf" else None)

@@ -11,6 +11,7 @@ from torch import Tensor
 from subflot.channels.flow import Origin
 from subflot.channels.resize import put
 from subflot.channels.space import ChannelMap
+from subflot.drawing import blank, check_picture
 from subflot.errors import SubflotError
 from subflot.transport.align import Alignment
 from subflot.transport.plan import Plan
@@ -24,7 +25,6 @@ MAX_PANELS, MAX_COLUMNS = 24, 6
 LARGEST_IMAGE, FEW_ENTRIES = 64, 4
 """Channels up to which each pair is a visible pixel, and entries per channel up to which a larger
 plan is drawn as dots: in an image they would be too small to see."""
-PICTURES = (".png", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -196,17 +196,10 @@ def draw(shown: Plan | Alignment, path: str | Path) -> None:
     what the target channel receives. A model with more than `MAX_PANELS` layers shows a selection.
     """
     path = check_picture(path)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SubflotError(
-            "drawing needs matplotlib", hint="pip install 'subflot[plots]'"
-        ) from None
     panels = [("", shown)] if isinstance(shown, Plan) else _panels(shown)
     num_columns = min(MAX_COLUMNS, len(panels))
     num_rows = -(-len(panels) // num_columns)
-    # No pyplot: it would keep the figure alive and choose a window system.
-    figure = Figure(figsize=(3 * num_columns, 3.2 * num_rows), layout="constrained")
+    figure = blank(3 * num_columns, 3.2 * num_rows)
     grid = figure.subplots(num_rows, num_columns, squeeze=False)
     for axes, (title, plan) in zip(grid.flat, panels, strict=False):
         _draw_plan(axes, plan)
@@ -218,16 +211,6 @@ def draw(shown: Plan | Alignment, path: str | Path) -> None:
     figure.supxlabel("target channel")
     figure.supylabel("source channel")
     figure.savefig(path, format=path.suffix.lower()[1:])
-
-
-def check_picture(path: str | Path) -> Path:
-    """Return the path of a picture if `draw` can write its kind."""
-    path = Path(path)
-    if path.suffix.lower() not in PICTURES:
-        raise SubflotError(
-            f"cannot draw into `{path}`", hint=f"its name ends in {' or '.join(PICTURES)}"
-        )
-    return path
 
 
 def _panels(alignment: Alignment) -> list[tuple[str, Plan]]:
