@@ -6,11 +6,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+MARK = "SUBFLOT_TEST"
+"""In the environment of all that a test starts."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -24,14 +26,14 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def pids_with(*words: str) -> list[int]:
-    """Processes on whose command line all words stand."""
+def pids_with(*words: str, file: str = "cmdline") -> list[int]:
+    """Processes on whose command line, or in whose environment, all words stand."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                line = (folder / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:  # It is over.
+                line = (folder / file).read_bytes().decode(errors="replace")
+            except OSError:  # It is over, or not ours.
                 continue
             if all(word in line for word in words):
                 found.append(int(folder.name))
@@ -43,7 +45,9 @@ class Programs:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
-        self.environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **environment}
+        self._mark = f"{MARK}={folder}\0"
+        own = {"PATH": f"{BIN}:{os.environ['PATH']}", MARK: str(folder)}
+        self.environment = {**os.environ, **own, **environment}
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
@@ -71,15 +75,17 @@ class Programs:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def end(self, traces: Sequence[str]) -> None:
-        """Kill what was started, and what that started in turn: a trace is on its command line."""
+    def running(self) -> list[int]:
+        """What was started, and what that started in turn, however far removed."""
+        return [pid for pid in pids_with(self._mark, file="environ") if pid != os.getpid()]
+
+    def end(self) -> None:
+        """Kill all of it."""
         for process in self._running:
             kill_group(process)
-        for trace in traces:
-            for pid in pids_with(trace):
-                if pid != os.getpid():
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+        for pid in self.running():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -139,7 +139,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
         programs.call("certificates", home / "certificates.sh", "127.0.0.1")
         yield Network(programs, home, port, node_ports)
     finally:
-        programs.end([str(tmp_path), f"127.0.0.1:{port}"])
+        programs.end()
 
 
 def test_devices_join_fail_lie_and_come_back(network: Network, tmp_path: Path) -> None:

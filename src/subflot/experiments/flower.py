@@ -55,7 +55,7 @@ def run_on_ray(
     def main(grid: Grid) -> None:
         _serve(grid, config, task, folder.absolute(), settings, roster, on_round)
 
-    load = _parts(config.toml(), str(folder.absolute()))
+    load = part_loader(config.toml(), str(folder.absolute()))
     app = client_app(load, settings)
     on_ray(main, app, data.num_clients, workers or default_workers(config.device))
 
@@ -101,7 +101,7 @@ def _serve(
         on_round(done)
 
 
-def _parts(toml: str, folder: str) -> Callable[[Context], Device]:
+def part_loader(toml: str, folder: str) -> Callable[[Context], Device]:
     """Clients that hold the parts of a divided data set.
 
     Only text is kept: the rest is made once in every process.

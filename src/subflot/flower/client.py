@@ -106,17 +106,18 @@ def _train(device: Device, records: RecordDict) -> RecordDict:
     torch.set_num_threads(device.num_threads)
     invitation, download = read_invitation(records)
     client, turn = invitation.client, invitation.turn
+    place = device.folder / invitation.run
     context = ClientContext(
         client,
         device.train,
-        recall(device.folder, client.id, invitation.remembered),
+        recall(place, client.id, invitation.remembered),
         turn,
         device.validation,
     )
     answer = do_part(
         device.algorithm, device.task(), download, context, device.test, invitation.is_measured
     )
-    remember(device.folder, client.id, turn.round, answer.memory, invitation.remembered)
+    remember(place, client.id, turn.round, answer.memory, invitation.remembered)
     return answer_records(answer, download)
 
 

@@ -23,6 +23,8 @@ from subflot.task import Task
 
 NODES = "nodes.json"
 PAUSE = 0.5
+ASK_AGAIN = 600.0
+"""Seconds after which a node that gave no good answer is asked again."""
 
 
 class Members:
@@ -47,8 +49,9 @@ class Members:
         self._rates: dict[int, float | None] = {}
         self._nodes: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
+        self._later: dict[int, float] = {}
         known = _read(self._path)
-        self.run: str = known.get("run") or uuid4().hex[:12]
+        self.run: str = "" if roster else known.get("run") or uuid4().hex
         """Tells this run from others on a device that takes part in several."""
         self._names: dict[str, int] = dict(known.get("clients", {}))
 
@@ -56,7 +59,7 @@ class Members:
         """Return the clients that are there in a round; wait until there are enough."""
         least, told = self._settings.min_nodes, -1
         while len(there := self._refresh()) < least:
-            if len(there) != told:
+            if len(there) != told and not self._roster:
                 told = len(there)
                 self._say(f"waiting for nodes: {told} of {least} are there")
             time.sleep(PAUSE)
@@ -71,9 +74,18 @@ class Members:
     def _refresh(self) -> set[int]:
         """Meet nodes that are new; return the clients that can be reached."""
         nodes = {int(node.node_id): node for node in self._grid.get_nodes()}
-        new = {number: node for number, node in nodes.items() if number not in self._numbers}
+        now = time.monotonic()
+        # Who went away and is back may be asked at once.
+        self._later = {node: when for node, when in self._later.items() if node in nodes}
+        new = {
+            number: node
+            for number, node in nodes.items()
+            if number not in self._numbers and self._later.get(number, now) <= now
+        }
         if new:
             self._meet(new)
+            after = time.monotonic() + ASK_AGAIN
+            self._later |= {node: after for node in new if node not in self._numbers}
         return {self._numbers[node] for node in nodes if node in self._numbers}
 
     def _meet(self, new: Mapping[int, Any]) -> None:
@@ -84,6 +96,8 @@ class Members:
         kind = f"query.{CAPABILITIES}"
         messages = ((node, Message(question, node, kind, ttl=timeout)) for node in new)
         answers = dict(exchange(self._grid, messages, timeout))
+        for node in new.keys() - answers.keys():
+            self._say(f"node {names[node]} is left out: it gave no answer")
         for node in sorted(answers, key=lambda one: names[one]):
             try:
                 rate, partition = self._read(answers[node])

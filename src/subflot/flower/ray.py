@@ -44,7 +44,11 @@ def on_ray(
             app,
             num_clients,
             backend_config={
-                "init_args": {"num_cpus": num_workers, "logging_level": "ERROR"},
+                "init_args": {
+                    "num_cpus": num_workers,
+                    "logging_level": "ERROR",
+                    "log_to_driver": False,
+                },
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             },
         )

@@ -5,6 +5,7 @@ numbers among the weights, indices of channels and extras travel in the one Conf
 safetensors; what was counted and measured in the one MetricRecord.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,7 @@ class Invitation:
     """What a client is told beside its download."""
 
     run: str
-    """Tells runs apart on a device that takes part in several."""
+    """Tells runs apart on a device that takes part in several; empty in a simulation."""
     client: Client
     turn: Turn
     remembered: int
@@ -69,8 +70,10 @@ def invitation_records(
 
 
 def read_invitation(records: RecordDict) -> tuple[Invitation, Download]:
-    """Read what `invitation_records` wrote; the server is trusted."""
+    """Read what `invitation_records` wrote; the server is trusted, but for names of folders."""
     config: dict[str, Any] = dict(records.config_records[CONFIG])
+    if not re.fullmatch("[0-9a-f]*", config["run"]):
+        raise SubflotError(f"the run is called {config['run']!r}", hint="expected letters a to f")
     offer = config["offer"]
     invitation = Invitation(
         config["run"],
@@ -145,10 +148,12 @@ def read_weights(records: RecordDict) -> dict[str, Tensor]:
 
 def packed(tensors: Weights) -> bytes:
     """Write named tensors of any type into bytes."""
-    # Each a copy: tensors that share memory cannot be written.
-    return save({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()})
+    # Numbered, since the format keeps no order; copied, since it takes none that share memory.
+    numbered = {f"{i:06d}/{name}": tensor for i, (name, tensor) in enumerate(tensors.items())}
+    return save({n: t.detach().cpu().contiguous().clone() for n, t in numbered.items()})
 
 
 def unpacked(data: bytes) -> dict[str, Tensor]:
     """Undo `packed`; bytes of another kind are an error."""
-    return load(data) if data else {}
+    found = load(data) if data else {}
+    return {name.partition("/")[2]: found[name] for name in sorted(found)}

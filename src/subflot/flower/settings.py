@@ -17,8 +17,7 @@ class FlowerSettings:
         round_timeout: seconds that clients have for their part in a round; whoever has not
             answered by then is left out of it.
         min_uploads: a round with fewer good uploads is an error.
-        min_nodes: the first round waits until so many nodes are there, a later one for as many as
-            can be asked in `round_timeout`.
+        min_nodes: a round waits until so many nodes are there.
         measure_global: ask every client how the new global model does on its test examples; it
             costs one more message per client in every round that is measured.
         privacy: what happens on the client before its weights leave it: `clipping` shortens the

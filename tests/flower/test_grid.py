@@ -1,0 +1,331 @@
+"""The server among clients that fail, fall silent, join late, come back, and ask for privacy."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federations import (
+    CLIENTS,
+    differing,
+    final_state,
+    metrics_of,
+    run_rounds,
+    tiny_data,
+    tiny_task,
+)
+from flower_runs import app_of, devices, run_on_grid
+from flwr.app import Array, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+
+from subflot.algorithms import make
+from subflot.algorithms.base import Client
+from subflot.algorithms.local import Local
+from subflot.errors import SubflotError
+from subflot.flower.client import Device, client_app
+from subflot.flower.local_grid import LocalGrid
+from subflot.flower.settings import FlowerSettings
+from subflot.simulation.roster import rate_within
+from subflot.simulation.store import Store
+
+PARTS = [{"partition-id": number} for number in range(len(CLIENTS))]
+Change = Callable[[int, int, Message], Message | None]
+"""Partition, round and an honest reply -> what is sent instead; None for nothing."""
+
+
+class OddGrid(LocalGrid):
+    """Nodes with names, of which some are away in some rounds or send what they like."""
+
+    def __init__(
+        self,
+        app: ClientApp,
+        names: Mapping[int, str] | None = None,
+        away: Callable[[int, int], bool] = lambda part, round: False,
+        change: Change = lambda part, round, reply: reply,
+    ) -> None:
+        super().__init__(app, PARTS)
+        self.names, self.away, self.change = names or {}, away, change
+        self.round, self.asked = 1, [0] * len(PARTS)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        there = [node for node in self.get_node_ids() if not self.away(node - 2, self.round)]
+        return [NodeInfo(node_id=node, name=self.names.get(node - 2, "")) for node in there]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        numbers = []
+        for message in messages:
+            part = message.metadata.dst_node_id - 2
+            is_train = message.metadata.message_type == "train"
+            self.asked[part] += message.metadata.message_type.startswith("query")
+            (number,) = super().push_messages([message])
+            if is_train:
+                round = int(message.metadata.group_id)
+                self.round = round + 1
+                reply = self.change(part, round, self._replies.pop(number))
+                if reply is not None:
+                    self._replies[number] = reply
+            numbers.append(number)
+        return numbers
+
+
+def spoilt(reply: Message) -> Message:
+    arrays = reply.content.array_records["arrays"]
+    for name in list(arrays)[:1]:
+        arrays[name] = Array(np.full_like(arrays[name].numpy(), np.nan))
+    reply.content.metric_records["metrics"]["metrics.training_loss"] = np.nan
+    return reply
+
+
+def accepted(folder: Path, *rejected: tuple[int, int]) -> Callable[[int], list[Client]]:
+    """Who is left of the clients of a round."""
+    return lambda round: [c for c in CLIENTS if (round, c.id) not in rejected]
+
+
+@pytest.mark.parametrize("name", ["subflot", "local", "fedfomo-sub"])
+def test_a_client_that_is_left_out_keeps_its_history_and_its_memory(
+    name: str, tmp_path: Path
+) -> None:
+    method = make(name)
+    out = {(2, 1), (2, 3), (3, 3)}
+
+    def change(part: int, round: int, reply: Message) -> Message | None:
+        if (round, part) not in out:
+            return reply
+        return spoilt(reply) if part == 1 else None
+
+    app = app_of(method, tmp_path / "flower")
+    run_on_grid(
+        method,
+        tmp_path / "flower",
+        rounds=4,
+        grid=OddGrid(app, change=change),
+        settings=FlowerSettings(round_timeout=0.1),
+    )
+    own = run_rounds(
+        method, tmp_path / "own", rounds=4, clients=lambda r: accepted(tmp_path, *out)(r)
+    )
+    faults = {
+        (line["round"], client): fault
+        for line in metrics_of(tmp_path / "flower")
+        if line["num_rejected"]
+        for client, fault in zip(line["clients"]["client"], line["clients"]["fault"], strict=True)
+        if fault
+    }
+    assert faults.keys() == out
+    assert "NaN" in faults[2, 1]
+    assert faults[2, 3] == faults[3, 3] == "no answer before the deadline"
+    odd = differing(own, tmp_path / "flower")
+    assert [file for file in odd if not file.endswith(".jsonl") and file != "manifest"] == []
+
+
+def test_too_few_answers_end_the_run_with_one_clear_error(tmp_path: Path) -> None:
+    method = make("fedavg")
+    grid = OddGrid(app_of(method, tmp_path), change=lambda part, round, reply: None)
+    with pytest.raises(SubflotError, match=r"0 good uploads of 4: client 0: no answer .*\n.*logs"):
+        run_on_grid(method, tmp_path, grid=grid, settings=FlowerSettings(round_timeout=0.1))
+    only = OddGrid(
+        app_of(method, tmp_path), change=lambda part, round, reply: reply if part == 2 else None
+    )
+    settings = FlowerSettings(round_timeout=0.1, min_uploads=2)
+    with pytest.raises(SubflotError, match="1 good uploads of 4"):
+        run_on_grid(method, tmp_path, grid=only, settings=settings)
+    assert metrics_of(tmp_path) == []
+
+
+def test_a_client_whose_side_fails_is_named_with_its_error(tmp_path: Path) -> None:
+    method = make("fedavg")
+    load = devices(method, tmp_path, tiny_data())
+
+    def broken(context: Context) -> Device:
+        device = load(context)
+        if device.partition == 2:
+            return replace(device, task=lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+        return device
+
+    run_on_grid(method, tmp_path, rounds=1, grid=OddGrid(client_app(broken)))
+    (line,) = metrics_of(tmp_path)
+    assert line["num_rejected"] == 1
+    assert "division by zero" in line["clients"]["fault"][2]
+    assert line["clients"]["parameters"][2] > 0  # Of what it was sent.
+
+
+def test_a_client_cannot_rename_a_column_of_the_record(tmp_path: Path) -> None:
+    def change(part: int, round: int, reply: Message) -> Message:
+        reply.content.metric_records["metrics"]["metrics.client"] = 77.0
+        reply.content.metric_records["metrics"]["metrics.fault"] = 77.0
+        return reply
+
+    method = make("fedavg")
+    run_on_grid(method, tmp_path, rounds=1, grid=OddGrid(app_of(method, tmp_path), change=change))
+    (line,) = metrics_of(tmp_path)
+    assert line["clients"]["client"] == [0, 1, 2, 3]
+    assert "fault" not in line["clients"]
+
+
+def test_a_server_that_dies_in_a_round_does_it_again_with_the_memory_from_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients have trained, and remember, when the server is gone."""
+    method = make("local")
+    own = run_rounds(method, tmp_path / "own", rounds=3)
+    aggregate = Local.aggregate
+
+    def dies(self: Any, task: Any, state: Any, arrivals: Any, turn: Any) -> Any:
+        after = aggregate(self, task, state, arrivals, turn)
+        if turn.round == 2:
+            raise KeyboardInterrupt
+        return after
+
+    monkeypatch.setattr(Local, "aggregate", dies)
+    devices_home = tmp_path / "devices"  # Nobody sweeps it but the clients.
+    app = app_of(method, devices_home)
+    with pytest.raises(KeyboardInterrupt):
+        run_on_grid(method, tmp_path / "flower", grid=LocalGrid(app, PARTS))
+    monkeypatch.undo()
+    assert len(list(devices_home.glob("memory/1-*"))) == 2
+    run_on_grid(method, tmp_path / "flower", grid=LocalGrid(app, PARTS))
+    odd = differing(own, tmp_path / "flower")
+    assert odd == [f"memory/{number}-3.safetensors" for number in range(4)]  # With the devices.
+    for number in range(4):
+        file = f"memory/{number}-3.safetensors"
+        assert (devices_home / file).read_bytes() == (own / file).read_bytes()
+
+
+def test_devices_name_their_budgets_join_late_and_keep_their_numbers(tmp_path: Path) -> None:
+    method, task = make("subflot"), tiny_task()
+    load = devices(method, tmp_path, tiny_data())
+    whole = task.cost(task.initial)
+    budgets: list[dict[str, Any]] = [
+        {"pruning_rate": 0.5},
+        {"budget": whole.parameters / 2, "quantity": "parameters"},
+        {"budget": whole.multiply_adds / 3, "quantity": "multiply_adds"},
+        {"budget": float(whole.bytes), "quantity": "bytes"},
+    ]
+    app = client_app(
+        lambda context: replace(load(context), **budgets[int(context.node_config["partition-id"])])
+    )
+    names = {0: "kitchen", 1: "attic", 2: "garage", 3: "cellar"}
+    # The garage joins in round 2; the kitchen is away in round 3.
+    grid = OddGrid(app, names, away=lambda part, r: (part, r) in {(2, 1), (0, 3)})
+    for stop in (2, None):  # And the server is started twice.
+        run_on_grid(method, tmp_path, clients=None, grid=grid, rounds=4, stop_after=stop)
+    known = json.loads((tmp_path / "nodes.json").read_text())["clients"]
+    assert known == {"attic": 0, "cellar": 1, "kitchen": 2, "garage": 3}
+    columns = [line["clients"] for line in metrics_of(tmp_path)]
+    assert [sorted(one["client"]) for one in columns] == [
+        [0, 1, 2],
+        [0, 1, 2, 3],
+        [0, 1, 3],
+        [0, 1, 2, 3],
+    ]
+    rates = dict(zip(columns[3]["client"], columns[3]["pruning_rate"], strict=True))
+    assert rates[2] == 0.5
+    assert rates[0] == rate_within(task, whole.parameters / 2, "parameters") > 0
+    assert rates[3] == rate_within(task, whole.multiply_adds / 3, "multiply_adds") > 0
+    assert rates[1] == 0
+    store = Store(tmp_path)
+    assert set(final_state(tmp_path).history) == {0, 1, 2, 3}
+    assert store.manifest() is not None
+    assert grid.asked == [2, 2, 2, 2]  # Once by each server.
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"pruning_rate": 1.5}, "its pruning rate is 1.5"),
+        ({"budget": 0.5, "quantity": "parameters"}, "no model fits a budget of 0.5 parameters"),
+        ({"budget": 5.0, "quantity": "miles"}, "unknown budget `miles`"),
+    ],
+)
+def test_a_node_that_asks_for_what_cannot_be_is_left_out(
+    answer: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    method = make("fedavg")
+    load = devices(method, tmp_path, tiny_data())
+    said: list[str] = []
+
+    def odd(context: Context) -> Device:
+        device = load(context)
+        return replace(device, **answer) if device.partition == 1 else device
+
+    names = {number: f"node-{number}" for number in range(4)}
+    grid = OddGrid(client_app(odd), names)
+    run_on_grid(method, tmp_path, clients=None, grid=grid, rounds=2, say=said.append)
+    assert metrics_of(tmp_path)[1]["clients"]["client"] == [0, 1, 2]
+    assert grid.asked == [1, 1, 1, 1]  # Not in every round.
+    assert any(line.startswith("node node-1 is left out") and why in line for line in said)
+
+
+def test_the_server_waits_until_enough_nodes_are_there(tmp_path: Path) -> None:
+    method, said = make("fedavg"), list[str]()
+    looks = iter(range(1000))
+    grid = OddGrid(
+        app_of(method, tmp_path),
+        {number: f"node-{number}" for number in range(4)},
+        away=lambda part, round: part == 3 and next(looks) < 3,
+    )
+    settings = FlowerSettings(min_nodes=4)
+    run_on_grid(
+        method, tmp_path, clients=None, grid=grid, rounds=1, settings=settings, say=said.append
+    )
+    assert "waiting for nodes: 3 of 4 are there" in said
+    assert len(metrics_of(tmp_path)[0]["clients"]["client"]) == 4
+
+
+# ----- privacy
+
+
+def uploads(settings: FlowerSettings, tmp_path: Path) -> list[dict[str, torch.Tensor]]:
+    """How far each client moves in the first round, as the server sees it."""
+    method = make("subflot")  # It keeps what clients upload.
+    run_on_grid(method, tmp_path, rounds=1, settings=settings)
+    start = run_rounds(make("subflot"), tmp_path / "own", rounds=1)
+    moved = []
+    for client in final_state(tmp_path).history:
+        mine, free = (final_state(f).history[client] for f in (tmp_path, start))
+        moved.append({name: mine[name] - free[name] for name in mine})
+    return moved
+
+
+def test_clipping_holds_back_the_change_and_keeps_whole_numbers(tmp_path: Path) -> None:
+    far = uploads(FlowerSettings(privacy="clipping", clipping_norm=1e6), tmp_path / "far")
+    assert all(tensor.abs().max() < 1e-6 for one in far for tensor in one.values())
+    near = uploads(FlowerSettings(privacy="clipping", clipping_norm=1e-3), tmp_path / "near")
+    assert all(max(tensor.abs().max() for tensor in one.values()) > 1e-3 for one in near)
+    assert all(one["norm.num_batches_tracked"] == 0 for one in near)
+
+
+def test_local_noise_is_as_large_as_its_settings_say(tmp_path: Path) -> None:
+    settings = FlowerSettings(
+        privacy="local-dp", clipping_norm=1e6, sensitivity=0.1, epsilon=2.0, delta=1e-5
+    )
+    (*_, last) = uploads(settings, tmp_path)
+    noise = torch.cat([t.flatten() for t in last.values() if t.is_floating_point()])
+    wanted = 0.1 * np.sqrt(2 * np.log(1.25 / 1e-5)) / 2.0
+    assert abs(float(noise.std()) / wanted - 1) < 0.2  # A hundred draws and more.
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"privacy": "cliping"}, "unknown privacy `cliping`\n  hint: did you mean `clipping`"),
+        ({"round_time": 3}, "unknown setting of .flower. `round_time`"),
+        ({"min_nodes": 0}, "min_nodes is 0"),
+        ({"round_timeout": -1}, "round_timeout is -1"),
+        ({"min_uploads": 1.5}, "min_uploads of .flower. is 1.5"),
+        ({"epsilon": 0}, "epsilon is 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(table: dict[str, Any], why: str) -> None:
+    with pytest.raises(SubflotError, match=why):
+        FlowerSettings.of(table)
+
+
+def test_settings_survive_being_written_and_read() -> None:
+    settings = FlowerSettings(round_timeout=5, privacy="local-dp", epsilon=2.0)
+    assert FlowerSettings.of(settings.table()) == settings
