@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subflot.transport import solve
-from subflot.transport.auction import LANES, Lanes, Memory, recall
+from subflot.transport.auction import find_below, recall, recall_below
+from subflot.transport.ledger import LANES, Lanes, Memory
 
 
 @settings(max_examples=100)
@@ -46,6 +47,40 @@ def test_no_target_that_is_not_remembered_comes_below_the_bound(
     else:
         assert memory.bound[1] == np.inf
     assert (memory.num_known[0], memory.bound[0]) == (0, -np.inf)
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(1, 200),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from([3, 10**6]),
+    st.integers(0, 2**32 - 1),
+)
+def test_below_a_limit_the_row_and_the_memory_hold_the_same_targets(
+    num_targets: int, dtype: Any, num_values: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    row = rng.integers(num_values, size=num_targets).astype(dtype)
+    price = rng.integers(num_values, size=num_targets).astype(dtype)
+    memory = Memory(
+        np.empty((1, LANES), np.int32),
+        np.empty((1, LANES), dtype),
+        np.zeros(1, np.int32),
+        np.empty(1, dtype),
+    )
+    lanes = Lanes(np.empty(LANES, dtype), np.empty(LANES, dtype), np.empty(LANES, np.int32))
+    recall(memory, 0, row, price, lanes)
+    price = price.astype(np.float64)
+    rises = rng.random(num_targets) < 0.2
+    price[rises] += rng.integers(num_values, size=rises.sum())
+    found = np.empty(num_targets, np.int32)
+    middle, bound = float(np.median(row + price)), float(memory.bound[0])
+    for limit in (middle, min(bound, middle), -1.0):
+        expected = np.flatnonzero(row + price < limit).tolist()
+        assert found[: find_below(row, price, limit, found)].tolist() == expected
+        if limit <= bound:
+            num_found = recall_below(memory, 0, row, price, limit, found)
+            assert sorted(found[:num_found].tolist()) == expected
 
 
 @settings(max_examples=60)

@@ -1,6 +1,7 @@
 """Aligning many pairs gives what one by one gives, in order, without running ahead."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -79,6 +80,38 @@ def test_the_number_of_threads_is_restored(
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("is_first_closed_first", [True, False])
+def test_batches_that_overlap_restore_the_number_of_threads_at_the_end(
+    case: tuple[list[Pair], ChannelMap], is_first_closed_first: bool
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        batches = [align_all(*case, workers=1) for _ in range(2)]
+        for batch in batches:
+            next(batch)
+        one, other = batches if is_first_closed_first else batches[::-1]
+        one.close()  # type: ignore[attr-defined]
+        assert torch.get_num_threads() == 1
+        other.close()  # type: ignore[attr-defined]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_batches_in_several_threads_give_the_same_results(
+    case: tuple[list[Pair], ChannelMap],
+) -> None:
+    pairs, channels = case
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(lambda: list(align_all(pairs, channels))) for _ in range(3)]
+        batches = [future.result() for future in futures]
+    for batch in batches:
+        for (source, target), found in zip(pairs, batch, strict=True):
+            for name, tensor in align(source, target, channels).weights.items():
+                torch.testing.assert_close(found.weights[name], tensor, **EXACT)
 
 
 def test_an_error_comes_where_its_pair_stood(case: tuple[list[Pair], ChannelMap]) -> None:

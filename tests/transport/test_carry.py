@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from problems import near_layer, random_layer
 from tolerances import DOUBLE, EXACT, FLOAT32
 
-from subflot.transport import Plan, average, solve
+from subflot.transport import Plan, average, identity, solve
 from subflot.transport.gather import by_slot, by_source
 
 
@@ -111,3 +112,66 @@ def test_other_orders_hold_the_same_entries(make: Callable[[np.random.Generator]
     for first, last in zip(slots.start[:-1], slots.start[1:], strict=True):
         dense[slots.source[first:last], slots.target[: last - first]] = slots.share[first:last]
     np.testing.assert_array_equal(dense, expected)
+
+
+KINDS_OF_PLANS = {
+    "permutation": lambda rng: solve(random_layer(12, 12, rng)),
+    "table": lambda rng: solve(random_layer(12, 4, rng)),
+    "split": lambda rng: solve(random_layer(12, 9, rng)),
+    "wider": lambda rng: solve(random_layer(9, 12, rng)),
+    "partial": lambda rng: solve(random_layer(12, 5, rng), plan="partial"),
+    "entropic": lambda rng: solve(random_layer(6, 5, rng), entropy=0.1),
+    "average": lambda rng: average([solve(random_layer(12, 8, rng)) for _ in range(3)]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("make", KINDS_OF_PLANS.values(), ids=KINDS_OF_PLANS.keys())
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_carrying_is_the_product_with_the_normalised_plan(
+    make: Callable[[np.random.Generator], Plan], dtype: torch.dtype, axis: int
+) -> None:
+    plan = make(np.random.default_rng(2))
+    share = torch.from_numpy(plan.dense() / plan.dense().sum(0))
+    shape = [3, 4, 2, 5]
+    shape[axis] = plan.shape[0]
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = torch.movedim(torch.tensordot(tensor.double(), share, ([axis], [0])), -1, axis)
+    carried = plan.carry(tensor, axis)
+    assert carried.dtype == dtype
+    assert carried.is_contiguous()
+    if dtype in (torch.float32, torch.float64):
+        tolerance = FLOAT32 if dtype == torch.float32 else DOUBLE
+        torch.testing.assert_close(carried.double(), expected, **tolerance)
+    else:  # One rounding of a number with 8 or 11 digits.
+        torch.testing.assert_close(carried.double(), expected, rtol=8e-3, atol=1e-3)
+
+
+def test_a_vector_is_carried_too() -> None:
+    plan = solve(np.array([[0.0, 9.0], [1.0, 9.0], [9.0, 0.0], [9.0, 1.0]]))
+    carried = plan.carry(torch.tensor([1.0, 3.0, 10.0, 30.0]))
+    torch.testing.assert_close(carried, torch.tensor([2.0, 20.0]), **EXACT)
+
+
+def test_targets_without_mass_become_zero() -> None:
+    plan = solve(np.array([[5.0, 1.0, 7.0]]), plan="partial")
+    carried = plan.carry(torch.tensor([[4.0, 2.0]]))
+    torch.testing.assert_close(carried, torch.tensor([[0.0, 0], [4, 2], [0, 0]]), **EXACT)
+
+
+def test_carrying_refuses_an_axis_of_another_width() -> None:
+    with pytest.raises(ValueError, match=r"has not the 3 source channels"):
+        identity(3).carry(torch.zeros(3, 4), axis=1)
+
+
+def test_an_average_has_the_mean_of_the_normalised_matrices() -> None:
+    rng = np.random.default_rng(4)
+    plans = [solve(random_layer(8, 6, rng)) for _ in range(3)] + [solve(near_layer(8, 6, rng))]
+    mean = sum(plan.dense() * 6 for plan in plans) / 4
+    found = average(plans)
+    np.testing.assert_allclose(found.dense() * 6, mean, atol=1e-15)
+    assert found.cost == pytest.approx(sum(plan.cost for plan in plans) / 4)
+    assert not found.is_optimal
+    assert average(plans[:1]) is plans[0]
+    with pytest.raises(ValueError, match="unlike shapes"):
+        average([identity(2), identity(3)])

@@ -1,3 +1,5 @@
+"""Plans cost what other solvers find, have their marginals, and mistakes are named."""
+
 import itertools
 import math
 import subprocess
@@ -13,84 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from problems import KINDS, Matrix, dead_channels, near_layer, random_layer
 from scipy.optimize import linear_sum_assignment
-from tolerances import DOUBLE, EXACT, FLOAT32
 
 from subflot.errors import SubflotError
-from subflot.transport import Plan, average, distances, identity, solve
-
-Matrix = NDArray[np.float64]
+from subflot.transport import Plan, distances, solve
 
 TABLE = [(512, 512), (512, 384), (512, 256), (512, 128), (1280, 1280), (1280, 960), (1280, 640)]
-
-
-def euclid(source: Matrix, target: Matrix) -> Matrix:
-    return distances(torch.from_numpy(source), torch.from_numpy(target)).numpy()
-
-
-def random_layer(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    return euclid(rng.standard_normal((n, 24)), rng.standard_normal((k, 24)))
-
-
-def near_layer(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    wide = rng.standard_normal((max(n, k), 24))
-    other = rng.permutation(wide) + 0.05 * rng.standard_normal(wide.shape)
-    return euclid(wide[:n], other[:k])
-
-
-def duplicate_rows(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    few = rng.standard_normal((5, 24))
-    return euclid(few[rng.integers(5, size=n)], few[rng.integers(5, size=k)])
-
-
-def integer_grid(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    return rng.integers(4, size=(n, k)).astype(np.float64)
-
-
-def on_a_line(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    return euclid(np.arange(n, dtype=np.float64)[:, None], rng.uniform(0, n, (k, 1)))
-
-
-def clusters(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    centres = 1000 * rng.standard_normal((6, 3))
-    return euclid(
-        centres[rng.integers(6, size=n)] + rng.standard_normal((n, 3)),
-        centres[rng.integers(6, size=k)] + rng.standard_normal((k, 3)),
-    )
-
-
-def dead_channels(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    source, target = rng.standard_normal((n, 24)), rng.standard_normal((k, 24))
-    source[rng.random(n) < 0.5] = 0
-    target[rng.random(k) < 0.5] = 0
-    return euclid(source, target)
-
-
-def large_offset(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    return 1e6 + rng.random((n, k))
-
-
-def negative(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    return -(rng.random((n, k)) ** 4)
-
-
-def products(n: int, k: int, rng: np.random.Generator) -> Matrix:
-    # Every row prefers the same columns in the same order: the worst for an auction.
-    return np.outer(np.arange(1, n + 1), np.arange(1, k + 1)) / (n * k)
-
-
-KINDS = [
-    random_layer,
-    near_layer,
-    duplicate_rows,
-    integer_grid,
-    on_a_line,
-    clusters,
-    dead_channels,
-    large_offset,
-    negative,
-    products,
-]
 
 
 def simplex_cost(cost: NDArray[Any]) -> float:
@@ -342,114 +273,6 @@ def test_an_entropic_plan_that_has_not_converged_says_so() -> None:
     with pytest.warns(UserWarning, match=r"plan of 'fc' has not converged"):
         plan = solve(cost, entropy=1e-5, name="fc")
     assert not plan.has_converged
-
-
-PLANS = {
-    "permutation": lambda rng: solve(random_layer(12, 12, rng)),
-    "table": lambda rng: solve(random_layer(12, 4, rng)),
-    "split": lambda rng: solve(random_layer(12, 9, rng)),
-    "wider": lambda rng: solve(random_layer(9, 12, rng)),
-    "partial": lambda rng: solve(random_layer(12, 5, rng), plan="partial"),
-    "entropic": lambda rng: solve(random_layer(6, 5, rng), entropy=0.1),
-    "average": lambda rng: average([solve(random_layer(12, 8, rng)) for _ in range(3)]),
-}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("make", PLANS.values(), ids=PLANS.keys())
-@pytest.mark.parametrize("axis", [0, 1, 2, -1])
-def test_carrying_is_the_product_with_the_normalised_plan(
-    make: Callable[[np.random.Generator], Plan], dtype: torch.dtype, axis: int
-) -> None:
-    plan = make(np.random.default_rng(2))
-    share = torch.from_numpy(plan.dense() / plan.dense().sum(0))
-    shape = [3, 4, 2, 5]
-    shape[axis] = plan.shape[0]
-    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-    expected = torch.movedim(torch.tensordot(tensor.double(), share, ([axis], [0])), -1, axis)
-    carried = plan.carry(tensor, axis)
-    assert carried.dtype == dtype
-    assert carried.is_contiguous()
-    if dtype in (torch.float32, torch.float64):
-        tolerance = FLOAT32 if dtype == torch.float32 else DOUBLE
-        torch.testing.assert_close(carried.double(), expected, **tolerance)
-    else:  # One rounding of a number with 8 or 11 digits.
-        torch.testing.assert_close(carried.double(), expected, rtol=8e-3, atol=1e-3)
-
-
-def test_a_vector_is_carried_too() -> None:
-    plan = solve(np.array([[0.0, 9.0], [1.0, 9.0], [9.0, 0.0], [9.0, 1.0]]))
-    carried = plan.carry(torch.tensor([1.0, 3.0, 10.0, 30.0]))
-    torch.testing.assert_close(carried, torch.tensor([2.0, 20.0]), **EXACT)
-
-
-def test_targets_without_mass_become_zero() -> None:
-    plan = solve(np.array([[5.0, 1.0, 7.0]]), plan="partial")
-    carried = plan.carry(torch.tensor([[4.0, 2.0]]))
-    torch.testing.assert_close(carried, torch.tensor([[0.0, 0], [4, 2], [0, 0]]), **EXACT)
-
-
-def test_carrying_refuses_an_axis_of_another_width() -> None:
-    with pytest.raises(ValueError, match=r"has not the 3 source channels"):
-        identity(3).carry(torch.zeros(3, 4), axis=1)
-
-
-def test_an_average_has_the_mean_of_the_normalised_matrices() -> None:
-    rng = np.random.default_rng(4)
-    plans = [solve(random_layer(8, 6, rng)) for _ in range(3)] + [solve(near_layer(8, 6, rng))]
-    mean = sum(plan.dense() * 6 for plan in plans) / 4
-    found = average(plans)
-    np.testing.assert_allclose(found.dense() * 6, mean, atol=1e-15)
-    assert found.cost == pytest.approx(sum(plan.cost for plan in plans) / 4)
-    assert not found.is_optimal
-    assert average(plans[:1]) is plans[0]
-    with pytest.raises(ValueError, match="unlike shapes"):
-        average([identity(2), identity(3)])
-
-
-def test_distances_equal_the_subtraction_of_rows() -> None:
-    rng = torch.Generator().manual_seed(0)
-    source, target = torch.randn(30, 4, 9, generator=rng), torch.randn(20, 4, 9, generator=rng)
-    target[:5] = source[7:12]
-    target[5] = source[3] + 1e-4 * torch.randn(4, 9, generator=rng)
-    exact = (source.double()[:, None] - target.double()).flatten(2).norm(dim=2)
-    found = distances(source, target)
-    assert found.dtype == torch.float32
-    assert (found[range(7, 12), range(5)] == 0).all()
-    torch.testing.assert_close(found, exact.float(), rtol=1e-4, atol=0.0)  # Loses two digits.
-
-
-def test_almost_equal_rows_beside_much_larger_ones_keep_their_digits() -> None:
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(24, 40, generator=generator) * torch.logspace(-3, 3, 24)[:, None]
-    near = rows + 1e-4 * rows * torch.randn(24, 40, generator=generator)
-    for source, target in ((rows, near), (near, rows)):
-        exact = torch.cdist(source.double(), target.double()).float()
-        torch.testing.assert_close(distances(source, target), exact, rtol=1e-4, atol=0.0)
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1e-19, 1e19, 1e30])
-def test_distances_of_huge_and_tiny_rows_neither_overflow_nor_vanish(scale: float) -> None:
-    rows = torch.randn(12, 7, generator=torch.Generator().manual_seed(0))
-    found = distances(rows[:8] * scale, rows[4:] * scale)
-    expected = torch.cdist(rows[:8].double(), rows[4:].double()) * scale
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=0.0)
-
-
-def test_distances_of_equal_rows_are_zero() -> None:
-    rows = torch.full((50, 33), 0.1)
-    assert (distances(rows, rows[:40]) == 0).all()
-    assert (distances(torch.zeros(5, 3), torch.zeros(4, 3)) == 0).all()
-    assert distances(torch.zeros(5, 0), torch.zeros(4, 0)).shape == (5, 4)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_distances_between_no_numbers_name_their_layer(value: float) -> None:
-    rows = torch.ones(3, 4)
-    rows[1, 1] = value
-    for source, target in ((rows, torch.ones(2, 4)), (torch.ones(2, 4), rows)):
-        with pytest.raises(SubflotError, match=r"weights of 'conv2' hold NaN or infinity"):
-            distances(source, target, name="conv2")
 
 
 def test_importing_transport_starts_no_solver() -> None:

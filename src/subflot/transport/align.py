@@ -1,7 +1,8 @@
 """Carry one model onto another of the same family and any width, layer by layer (Eq. 3 to 5)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -28,7 +29,10 @@ class Alignment:
 
     weights: dict[str, Tensor]
     plans: Mapping[str, Mapping[Origin, Plan]]
-    """Space -> the layers that make it -> the plan of each, shape (source, target)."""
+    """Space -> the layers that make it -> the plan of each, shape (source, target).
+
+    A space inside a product of two parameters is made by no layer; there all that share it stand.
+    """
 
 
 @torch.no_grad()
@@ -84,23 +88,37 @@ class _Walk:
     ) -> None:
         self.source, self.target, self.channels = source, target, channels
         self.kind, self.residual, self.entropy = kind, residual, entropy
-        self.adds_inputs = input_map == "sum" and kind == "balanced"
         self.sizes = channels.sizes_of(source)
         self.target_sizes = channels.sizes_of(target)
         self.plans: dict[str, dict[Origin, Plan]] = {}
         self.free = set(channels.prunable)
+        self.unmade = {
+            space: channels.members(space)
+            for space in channels.prunable
+            if space not in channels.producers
+        }
+        self.moving: dict[str, list[int]] = {
+            name: [axis for axis, segments in enumerate(axes) if self._spaces(segments)]
+            for name, axes in channels.axes.items()
+        }
+        # Of the tensors that share a space that no layer makes, the first counts as its maker.
+        makers = {members[0] for members in self.unmade.values()}
+        adds_inputs = input_map == "sum" and kind == "balanced"
+        self.added = channels.inputs - makers if adds_inputs else frozenset()
         self._averages: dict[object, Plan] = {}
         self._done: dict[str, Tensor] = {}
         self._entered: dict[str, Tensor] = {}
 
     def run(self) -> Alignment:
         producers = self.channels.producers
-        makers = {origin for space in self.free for origin in producers.get(space, ())}
+        makers = {o for space in self.free for o in producers.get(space, ())}
         for origin in [o for o in self.channels.shares if o in makers]:
-            for space in dict.fromkeys(s.space for s in self._segments(origin)):
-                if space in self.free and origin in producers[space]:
+            self._match_unmade([s for s, met in self.unmade.items() if origin[0] in dict(met)])
+            for space in self._spaces(self._segments(origin)):
+                if origin in producers.get(space, ()):
                     self._match(origin, space)
             self._finish(origin)
+        self._match_unmade(self.unmade)
         for name in self.source:
             if name not in self._done:
                 self._done[name] = self._carried(name)
@@ -115,35 +133,47 @@ class _Walk:
     def _segments(self, origin: Origin) -> Segments:
         return self.channels.axes[origin[0]][origin[1]] or ()
 
+    def _spaces(self, segments: Segments | None) -> list[str]:
+        """The spaces along an axis that may change, each once."""
+        found = [s.space for s in segments or () if s.space is not None and s.space in self.free]
+        return found if len(found) < 2 else list(dict.fromkeys(found))
+
+    def _match_unmade(self, spaces: Iterable[str]) -> None:
+        """Match spaces that no layer makes, such as the one inside a product of two parameters."""
+        for space in spaces:
+            self._match(self.unmade[space][0], space)
+
     def _match(self, origin: Origin, space: str) -> None:
         """Find the plan of the channels of a space that a layer makes."""
         found = self.plans.setdefault(space, {})
         if origin in found:
             return
-        together = (origin,) if self.residual == "average" else self.channels.producers[space]
-        cost: Tensor | None = None
-        for maker in together:
-            one = _cost(*self._rows(maker, space), name=maker[0])
-            cost = one if cost is None else cost + one
-        assert cost is not None
-        plan = solve(cost, plan=self.kind, entropy=self.entropy, name=origin[0])
+        together: Sequence[Origin] = (origin,)
+        if self._is_joint(space):
+            together = self.unmade.get(space) or self.channels.producers[space]
+        costs = (_cost(*self._rows(maker, space), name=maker[0]) for maker in together)
+        plan = solve(reduce(torch.add, costs), plan=self.kind, entropy=self.entropy, name=origin[0])
         found.update(dict.fromkeys(together, plan))
+
+    def _is_joint(self, space: str) -> bool:
+        """Whether one plan is to serve all tensors that make a space."""
+        return self.residual == "joint" or space in self.unmade
 
     def _rows(self, origin: Origin, space: str) -> tuple[Tensor, Tensor]:
         """What tells the channels of a space apart in one layer, in source and target."""
         name, own = origin
         source, target = self._entered.get(name, self.source[name]), self.target[name]
         is_new, is_whole = name not in self._entered, True
-        for axis in range(source.dim()):
-            spaces = {s.space for s in self._segments((name, axis))} & self.free
-            if axis == own or not spaces:
+        for axis in self.moving[name]:
+            if axis == own:
                 continue
-            if all(self._plan((name, axis), other) for other in spaces if other):
+            spaces = self._spaces(self._segments((name, axis)))
+            if all(self._plan((name, axis), other) for other in spaces):
                 source = self._carry(source, (name, axis)) if is_new else source
             else:  # Not matched yet, as in a loop: only what no order changes can be compared.
                 source, target = _moments(source, axis), _moments(target, axis)
                 is_whole = False
-        if is_whole and self.residual == "average":
+        if is_whole and not self._is_joint(space):
             self._entered[name] = source
         sides = ((source, self.sizes), (target, self.target_sizes))
         rows, others = (_channels(side, own, self._segments(origin), space, n) for side, n in sides)
@@ -154,6 +184,8 @@ class _Walk:
         found = self.plans.get(space)
         if not found:
             return None
+        if len(found) == 1:
+            return next(iter(found.values()))
         if origin in found:
             return found[origin]
         met = self.channels.shares.get(origin, {}).get(space, {})
@@ -175,17 +207,16 @@ class _Walk:
             return tensor
         if name not in self.channels.axes:
             raise ChannelError(f"tensor `{name}` is not in the channel map")
-        for axis in range(tensor.dim()):
+        for axis in self.moving[name]:
             tensor = self._carry(tensor, (name, axis))
         return tensor
 
     def _carry(self, tensor: Tensor, origin: Origin) -> Tensor:
         """Carry a tensor along one of its axes, stretch by stretch."""
-        axis, segments = origin[1], self._segments(origin)
+        axis, segments, adds = origin[1], self._segments(origin), origin in self.added
         plans = [s.space and s.space in self.free and self._plan(origin, s.space) for s in segments]
         if not any(plans):
             return tensor
-        adds = self.adds_inputs and origin in self.channels.inputs
         pieces = _split(tensor, axis, segments, self.sizes)
         moved = [
             _moved(piece, axis, segment, plan, adds=adds) if plan else piece

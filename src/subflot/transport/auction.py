@@ -5,8 +5,9 @@ transportation problem", 1989). Room at one target is alike, so a source compare
 cheapest room and outbids it against the best *other* target. Three things make it fast:
 
 - Mass moves in lots: a source bids for as much room as one holder leaves, not unit by unit.
-- Prices only rise. A source therefore remembers its few best targets and a bound that no other
-  target can come below, and reads its whole row again only when the bound is reached.
+- Prices only rise, in bidding and in proving. A source therefore remembers its few best targets and
+  a bound that no other target can come below, and reads its whole row again only when the bound is
+  reached.
 - The auction may stop early, at a coarse bidding step, and may compute in single precision. `prove`
   then looks for a cycle of moves that saves cost. Finding none proves the plan optimal, in double
   precision whatever the bids were; a cycle that is found is applied.
@@ -15,17 +16,12 @@ This file imports the compiler; import it only where a plan is solved. Functions
 other stand in one file, for a compiled function is kept until its own file changes.
 """
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from subflot.transport.compiled import compiled
+from subflot.transport.ledger import LANES, Floats, Holdings, Ints, Lanes, Memory
 
-Floats = NDArray[np.float64] | NDArray[np.float32]
-Ints = NDArray[np.int32]
-
-FIRST_STEP, STEP_RATIO, FIRST_PROOF = 0.005, 16.0, 1e-3
+FIRST_STEP, STEP_RATIO, FIRST_PROOF = 0.003, 10.0, 1e-3
 """Bidding steps as shares of the range of costs: the first, what divides it from phase to phase,
 and where a proof is first tried. Proofs cost little; far from the optimum they do not end."""
 MAX_CYCLES, CYCLES_RATIO = 16, 4
@@ -33,38 +29,6 @@ MAX_CYCLES, CYCLES_RATIO = 16, 4
 times more the next, up to as many for each target."""
 BLOCK = 64
 """Entries that are compared at once; only a block with a hit is read entry by entry."""
-LANES = 16
-"""Targets that are compared at once: numbers 0, 16, 32, ... are one lane, 1, 17, 33, ... the next.
-Also how many targets a source can remember, for it remembers the best of a lane at most."""
-
-
-class Holdings(NamedTuple):
-    """Who holds how much room at each target: entries `[target, :num_held[target]]`.
-
-    The arrays have one column more than a target has room, for a cycle gives before it takes.
-    """
-
-    source: Ints
-    amount: Ints
-    num_held: Ints
-
-
-class Lanes(NamedTuple):
-    """Scratch space: the two lowest values of each lane, and where the lowest stands."""
-
-    first: Floats
-    second: Floats
-    start: Ints
-
-
-class Memory(NamedTuple):
-    """What the sources know of the targets: entries `[source, :num_known[source]]`."""
-
-    target: Ints
-    cost: Floats
-    num_known: Ints
-    bound: Floats
-    """No other target can be had for less than this."""
 
 
 @compiled
@@ -240,21 +204,35 @@ def entries(holdings: Holdings) -> tuple[Ints, Ints, Ints]:
 
 
 @compiled
-def next_below(row: Floats, price: Floats, bound: float, start: int) -> int:
-    """Return the first target from `start` on that costs less than the bound, or -1."""
-    num_targets = row.shape[0]
-    while start < num_targets:
+def find_below(row: Floats, price: Floats, limit: float, found: Ints) -> int:
+    """List the targets that cost less than the limit in `found`; return how many they are."""
+    num_targets, num_found = row.shape[0], 0
+    for start in range(0, num_targets, BLOCK):
         stop = min(start + BLOCK, num_targets)
         row_block, price_block = row[start:stop], price[start:stop]
         hits = np.int32(0)
         for place in range(stop - start):  # Without a branch, so that it runs in parallel lanes.
-            hits += np.int32(row_block[place] + price_block[place] < bound)
+            hits += np.int32(row_block[place] + price_block[place] < limit)
         if hits > 0:
             for place in range(stop - start):
-                if row_block[place] + price_block[place] < bound:
-                    return start + place
-        start = stop
-    return -1
+                if row_block[place] + price_block[place] < limit:
+                    found[num_found] = start + place
+                    num_found += 1
+    return num_found
+
+
+@compiled
+def recall_below(
+    memory: Memory, source: int, row: Floats, price: Floats, limit: float, found: Ints
+) -> int:
+    """Do the same for a limit below the bound of a source: only what it remembers can be meant."""
+    num_found = 0
+    for slot in range(memory.num_known[source]):
+        target = memory.target[source, slot]
+        if row[target] + price[target] < limit:
+            found[num_found] = target
+            num_found += 1
+    return num_found
 
 
 @compiled
@@ -286,16 +264,25 @@ def rotate(holdings: Holdings, parent: Ints, mover: Ints, start: int) -> None:
 
 @compiled
 def prove(
-    cost: Floats, holdings: Holdings, price: Floats, tolerance: float, max_cycles: int
+    cost: Floats,
+    holdings: Holdings,
+    price: Floats,
+    memory: Memory,
+    largest: float,
+    max_cycles: int,
 ) -> bool:
     """Mend the holdings until prices exist at which nobody wants to move.
 
-    Where a holder would save more than `tolerance` elsewhere, the price there rises to meet it:
+    Where a holder would save more than rounding elsewhere, the price there rises to meet it:
     Bellman-Ford over the targets, from prices that are nearly right. A price that comes back to
     its own cause has gone round a cycle of moves that saves cost; the cycle is applied. Returns
-    False when `max_cycles` cycles were not enough.
+    False when `max_cycles` cycles were not enough. No cost is greater than `largest`, and `memory`
+    is what the sources knew while the prices were still lower.
     """
     num_targets = cost.shape[1]
+    tolerance = 8 * np.finfo(np.float64).eps * (largest + price.max())
+    slack = np.finfo(cost.dtype).eps * (largest + price.max())  # Bounds are sums in that precision.
+    found = np.empty(num_targets, np.int32)
     queue = np.arange(num_targets).astype(np.int32)
     is_queued = np.ones(num_targets, np.bool_)
     head, size = 0, num_targets
@@ -312,8 +299,12 @@ def prove(
             entry += 1
             row = cost[holder]
             now = row[here] + price[here]
-            there = next_below(row, price, now - tolerance, 0)
-            while there >= 0:
+            limit = now - tolerance
+            if limit <= memory.bound[holder] - slack:
+                num_found = recall_below(memory, holder, row, price, limit, found)
+            else:
+                num_found = find_below(row, price, limit, found)
+            for there in found[:num_found]:
                 price[there] = now - row[there]
                 parent[there] = here
                 mover[there] = holder
@@ -339,7 +330,6 @@ def prove(
                             break
                     parent[:] = -1
                     break
-                there = next_below(row, price, now - tolerance, there + 1)
     return True
 
 
@@ -370,8 +360,10 @@ def auction(
     )
     # Prices under which all targets cost the same on average: most rivalry is over at once.
     price = np.zeros(num_targets, cost.dtype)
-    for row in cost:
-        price -= row
+    for first in range(0, num_sources - 3, 4):
+        price -= (cost[first] + cost[first + 1]) + (cost[first + 2] + cost[first + 3])
+    for last in range(num_sources - num_sources % 4, num_sources):
+        price -= cost[last]
     price = (price - price.min()) / cost.dtype.type(num_sources)
     step = FIRST_STEP * breadth
     max_cycles = MAX_CYCLES
@@ -380,8 +372,7 @@ def auction(
         if max_bids < 0:
             break
         if step <= FIRST_PROOF * breadth:
-            tolerance = 8 * np.finfo(np.float64).eps * (largest + price.max())
-            if prove(cost, holdings, price.astype(np.float64), tolerance, max_cycles):
+            if prove(cost, holdings, price.astype(np.float64), memory, largest, max_cycles):
                 return entries(holdings), True
             max_cycles = min(CYCLES_RATIO * max_cycles, MAX_CYCLES * num_targets)
         step /= STEP_RATIO

@@ -4,6 +4,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ def align_all(
 
     Each is what `align` returns for the pair, to the bit. Pairs are taken only as workers become
     free, and at most one result more than there are workers waits to be fetched. Until the
-    last one is fetched, or the iterator is closed, torch computes with one thread.
+    last one is fetched, or the iterator is closed, torch computes with one thread. Several batches
+    may run at once.
 
     Args:
         pairs: source and target weights, for example made on the fly.
@@ -45,12 +47,10 @@ def _run(
     num_workers: int,
     settings: dict[str, Any],
 ) -> Iterator[Alignment]:
-    num_threads = torch.get_num_threads()
     running: deque[Future[Alignment]] = deque()
     # Threads suffice: matrix products, solvers and copies all let other threads run meanwhile.
-    with ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with _ONE_THREAD_EACH, ThreadPoolExecutor(num_workers) as pool:
         try:
-            torch.set_num_threads(1)
             for source, target in pairs:
                 running.append(pool.submit(align, source, target, channels, **settings))
                 if len(running) > num_workers:
@@ -60,7 +60,33 @@ def _run(
         finally:
             for future in running:
                 future.cancel()
-            torch.set_num_threads(num_threads)
+
+
+class _OneThreadEach:
+    """While any batch runs, torch computes with one thread; after the last it has its own again.
+
+    The number is one for the whole process, and batches may overlap in any order.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._num_running = self._num_threads = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._num_running == 0:
+                self._num_threads = torch.get_num_threads()
+                torch.set_num_threads(1)
+            self._num_running += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._num_running -= 1
+            if self._num_running == 0:
+                torch.set_num_threads(self._num_threads)
+
+
+_ONE_THREAD_EACH = _OneThreadEach()
 
 
 def _num_cores() -> int:

@@ -15,13 +15,22 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
 
+class Targets(NamedTuple):
+    """The entries of a plan by target and then by source, as the plan has them."""
+
+    start: Longs
+    """Where the entries of each target begin; the last number is their end."""
+    source: Longs
+    share: Floats
+
+
 class Sources(NamedTuple):
     """The entries of a plan by source and then by target."""
 
     start: Ints
     """Where the entries of each source begin; the last number is their end."""
     target: Ints
-    share: NDArray[np.float64]
+    share: Floats
 
 
 class Slots(NamedTuple):
@@ -35,7 +44,7 @@ class Slots(NamedTuple):
     start: Ints
     """Where each slot begins in the entries; the last number is their end."""
     source: Ints
-    share: NDArray[np.float64]
+    share: Floats
 
 
 @compiled
@@ -75,12 +84,27 @@ def by_slot(source: Longs, target: Longs, share: NDArray[np.float64], num: int) 
 
 
 @compiled
-def add_rows(rows: Floats, result: Floats, start: Ints, target: Ints, share: Floats) -> None:
+def mean_rows(rows: Floats, result: Floats, entries: Targets) -> None:
+    """Fill `result` (target, entries) with means of `rows` (source, entries), one by one."""
+    start, source, share = entries
+    length = rows.shape[1]
+    for target in range(len(result)):
+        mean = result[target]
+        mean[:] = 0
+        for entry in range(start[target], start[target + 1]):
+            row, weight = rows[source[entry]], share[entry]
+            for place in range(length):
+                mean[place] += weight * row[place]
+
+
+@compiled
+def add_rows(rows: Floats, result: Floats, entries: Sources) -> None:
     """Fill `result` (blocks, target, entries) with means of `rows` (blocks, source, entries).
 
-    The last arguments are those of `Sources`. Rows are read in the order in which they lie in
-    memory, so that the next is on its way while one is added.
+    For many short rows. They are read in the order in which they lie in memory, so that the next is
+    on its way while one is added.
     """
+    start, target, share = entries
     num_blocks, num_sources, length = rows.shape
     for block in range(num_blocks):
         means = result[block]
@@ -94,13 +118,12 @@ def add_rows(rows: Floats, result: Floats, start: Ints, target: Ints, share: Flo
 
 
 @compiled
-def look_up(
-    rows: Floats, result: Floats, target: Ints, start: Ints, source: Ints, share: Floats
-) -> None:
+def look_up(rows: Floats, result: Floats, entries: Slots) -> None:
     """Fill `result` (blocks, target) with the means of single numbers of `rows` (blocks, source).
 
-    The last arguments are those of `Slots`; all targets of a slot are looked up in parallel.
+    All targets of a slot are looked up in parallel.
     """
+    target, start, source, share = entries
     num_blocks, num_targets = result.shape
     mean = np.empty(num_targets, rows.dtype)
     for block in range(num_blocks):

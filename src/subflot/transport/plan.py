@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 if TYPE_CHECKING:
-    from subflot.transport.gather import Slots, Sources  # Starts the compiler.
+    from subflot.transport.gather import Slots, Sources, Targets  # Starts the compiler.
+
+Precision = type[np.float32] | type[np.float64]
+Entries = TypeVar("Entries", "Targets", "Sources", "Slots")
+
+
+PRECISIONS = (torch.float32, torch.float64)
+"""Means are computed in one of these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +56,28 @@ class Plan:
         return np.array_equal(self.target, np.arange(self.shape[1]))
 
     @cached_property
-    def _sources(self) -> "Sources":
-        from subflot.transport.gather import by_source
-
-        return by_source(self.source, self.target, self.share, self.shape[0])
+    def _chosen(self) -> Tensor:
+        return torch.from_numpy(self.source)
 
     @cached_property
-    def _slots(self) -> "Slots":
+    def _targets(self) -> "dict[Precision, Targets]":
+        from subflot.transport.gather import Targets
+
+        starts = np.searchsorted(self.target, np.arange(self.shape[1] + 1))
+        return _in_each_precision(Targets(starts, self.source, self.share))
+
+    @cached_property
+    def _sources(self) -> "dict[Precision, Sources]":
+        from subflot.transport.gather import by_source
+
+        entries = by_source(self.source, self.target, self.share, self.shape[0])
+        return _in_each_precision(entries)
+
+    @cached_property
+    def _slots(self) -> "dict[Precision, Slots]":
         from subflot.transport.gather import by_slot
 
-        return by_slot(self.source, self.target, self.share, self.shape[1])
+        return _in_each_precision(by_slot(self.source, self.target, self.share, self.shape[1]))
 
     def carry(self, tensor: Tensor, axis: int = 0) -> Tensor:
         """Replace the source channels along an axis by target channels.
@@ -79,48 +98,54 @@ class Plan:
                 f"{self.shape[0]} source channels of the plan"
             )
         if self._has_one_source_each:
-            return tensor.index_select(axis, torch.from_numpy(self.source).to(tensor.device))
-        axis %= tensor.ndim
-        before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
-        blocks = (math.prod(before), self.shape[0], math.prod(after))
-        wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-        is_differentiated = torch.is_grad_enabled() and tensor.requires_grad
-        means = self._on_cpu if wide.is_cpu and not is_differentiated else self._anywhere
-        return means(wide, blocks).view(*before, self.shape[1], *after).to(tensor.dtype)
+            return tensor.index_select(axis, self._chosen.to(tensor.device))
+        is_differentiated = tensor.requires_grad and torch.is_grad_enabled()
+        means = self._on_cpu if tensor.is_cpu and not is_differentiated else self._anywhere
+        if tensor.dtype in PRECISIONS:
+            return means(tensor, axis % tensor.ndim)
+        return means(tensor.float(), axis % tensor.ndim).to(tensor.dtype)
 
-    def _on_cpu(self, tensor: Tensor, blocks: tuple[int, int, int]) -> Tensor:
-        """Carry the middle axis, once a tensor has the shape `blocks`, by a compiled function."""
-        from subflot.transport.gather import add_rows, look_up
+    def _on_cpu(self, tensor: Tensor, axis: int) -> Tensor:
+        """Carry a tensor in main memory by a compiled function."""
+        from subflot.transport.gather import add_rows, look_up, mean_rows
 
-        num_blocks, num_sources, length = blocks
-        values = tensor.detach().contiguous().numpy()
-        if length == 1 and num_blocks > 1:
-            means = np.empty((num_blocks, self.shape[1]), values.dtype)
-            order, start, source, share = self._slots
-            rows = values.reshape(num_blocks, num_sources)
-            look_up(rows, means, order, start, source, share.astype(values.dtype))
+        values = np.ascontiguousarray(tensor.detach().numpy())
+        precision = values.dtype.type
+        before, after = values.shape[:axis], values.shape[axis + 1 :]
+        means = np.empty((*before, self.shape[1], *after), precision)
+        num_blocks, length = math.prod(before), math.prod(after)
+        rows = values.reshape(num_blocks, self.shape[0], length)
+        results = means.reshape(num_blocks, self.shape[1], length)
+        if num_blocks == 1:
+            mean_rows(rows[0], results[0], self._targets[precision])
+        elif length == 1:
+            look_up(rows[:, :, 0], results[:, :, 0], self._slots[precision])
         else:
-            means = np.empty((num_blocks, self.shape[1], length), values.dtype)
-            start, target, share = self._sources
-            add_rows(values.reshape(blocks), means, start, target, share.astype(values.dtype))
+            add_rows(rows, results, self._sources[precision])
         return torch.from_numpy(means)
 
-    def _anywhere(self, tensor: Tensor, blocks: tuple[int, int, int]) -> Tensor:
+    def _anywhere(self, tensor: Tensor, axis: int) -> Tensor:
         """Do the same on any device, also where gradients are wanted."""
-        first: Tensor = tensor.reshape(blocks).movedim(1, 0)
-        starts = torch.from_numpy(np.searchsorted(self.target, np.arange(self.shape[1])))
+        first: Tensor = tensor.movedim(axis, 0)
+        starts = torch.from_numpy(self._targets[np.float64].start[:-1])
         means: Tensor = F.embedding_bag(
-            torch.from_numpy(self.source).to(tensor.device),
-            first.flatten(1),
+            self._chosen.to(tensor.device),
+            first.flatten(1) if first.dim() > 1 else first[:, None],
             starts.to(tensor.device),
             mode="sum",
             per_sample_weights=torch.from_numpy(self.share).to(tensor),
         )
-        return means.view(self.shape[1], *first.shape[1:]).movedim(0, 1).contiguous()
+        return means.view(self.shape[1], *first.shape[1:]).movedim(0, axis).contiguous()
 
     def share_moved(self) -> float:
         """Return the share of the mass that goes to a channel of another number."""
         return float(self.mass[self.source != self.target].sum() / self.mass.sum())
+
+
+def _in_each_precision(entries: Entries) -> dict[Precision, Entries]:
+    """Return entries of a plan with shares of the precision of what they are to weigh."""
+    single = entries._replace(share=entries.share.astype(np.float32))
+    return {np.float64: entries, np.float32: single}
 
 
 def make_plan(
