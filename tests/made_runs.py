@@ -8,8 +8,8 @@ from typing import Any
 from subflot.algorithms.base import Client
 from subflot.experiments.config import RunConfig
 from subflot.results import CONFIG, ENVIRONMENT, METRICS, SUMMARY, TIMING, RunRecord
-from subflot.simulation.server import Report
 from subflot.simulation.record import metrics_line, timing_line
+from subflot.simulation.server import Report
 from subflot.training import Measurement
 
 RATES = (0.0, 0.25, 0.5, 0.75)

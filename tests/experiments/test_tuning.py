@@ -143,7 +143,7 @@ def test_trials_of_a_file_are_short_and_see_no_test_example(tmp_path: Path) -> N
 
 def test_a_method_that_no_rate_fits_is_one_clear_error(tmp_path: Path) -> None:
     configs = grid({**FILE, "algorithm": "local"})
-    with pytest.raises(SubflotError, match="no learning rate works for local: round . has 0 good"):
+    with pytest.raises(SubflotError, match=r"no learning rate works for local: round . has 0 good"):
         Tuning.of({"learning_rate": [1e30]}).choose(
             configs, tmp_path, lambda given: run_all(given, tmp_path, workers=1)
         )

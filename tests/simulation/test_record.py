@@ -6,8 +6,8 @@ import math
 import pytest
 
 from subflot.algorithms.base import Client
-from subflot.simulation.server import Report
 from subflot.simulation.record import metrics_line, timing_line
+from subflot.simulation.server import Report
 from subflot.training import Measurement
 
 REPORTS = (

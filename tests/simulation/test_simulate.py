@@ -139,7 +139,7 @@ def test_without_a_folder_nothing_is_left(tmp_path: Path, monkeypatch: pytest.Mo
         for done in simulate(make("fedavg"), tiny_task(), tiny_data(), CLIENTS, rounds=2, workers=1)
     ]
     assert [round for round, _, _ in accuracies] == [1, 2]
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("subflot-*")) == []  # torch may make a folder of its own.
 
 
 def test_each_round_is_saved_when_it_is_yielded(tmp_path: Path) -> None:

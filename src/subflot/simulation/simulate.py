@@ -218,7 +218,7 @@ class _Loop:
             return
         bad = [report for report in reports if report.fault]
         faults = "; ".join(f"client {report.client.id}: {report.fault}" for report in bad)
-        is_silent = not any(report.num_examples for report in bad)
+        is_silent = not any(report.seconds for report in bad)
         raise SubflotError(
             f"round {turn.round} has {len(good)} good uploads of {len(reports)}: {faults}",
             hint=SILENT if is_silent else DIVERGED,
