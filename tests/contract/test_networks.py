@@ -27,7 +27,7 @@ NETWORKS: Mapping[str, Mapping[str, Any]] = {
     "vgg11": {"data": "cifar10"},
     "mobilenetv2": {"data": "cifar100"},
     "resnet18": {"data": "pacs"},
-    "digit5cnn": {"data": "digit5", "domains": DOMAINS},
+    "digit5cnn": {"data": "digit5", "domains": DOMAINS, "hidden": (384, 256)},
     "harcnn": {"data": "har"},
     "fasttext": {"data": "ag-news", "vocabulary": 2000},
 }
@@ -36,7 +36,7 @@ NETWORKS: Mapping[str, Mapping[str, Any]] = {
 
 @cache
 def assembled(model: str) -> tuple[Task, FederatedData]:
-    """A network at full size, and four clients with four examples to train on and four to test."""
+    """A network, and four clients with four examples to train on and four to test."""
     config = RunConfig.of(
         model=model, partition="iid", num_clients=4, proxy_share=0.002, **NETWORKS[model], **SMALL
     )

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 class Digit5CNN(nn.Module):
     """Three 5x5 convolutions and three linear layers; input (batch, 3, 32, 32).
 
-    Batch norm after every layer but the last. Starts from torch's default initialisation.
+    Batch norm after every layer but the last. Starts from torch's default initialisation. `hidden`
+    are the widths of the two hidden linear layers, which hold nearly all parameters.
     """
 
-    def __init__(self, num_classes: int = 10) -> None:
+    def __init__(self, num_classes: int = 10, hidden: tuple[int, int] = (3072, 2048)) -> None:
         super().__init__()
+        wide, narrow = hidden
         self.features = nn.Sequential(
             nn.Conv2d(3, 64, kernel_size=5, padding=2),
             nn.BatchNorm2d(64),
@@ -29,14 +31,14 @@ class Digit5CNN(nn.Module):
             nn.ReLU(),
         )
         self.classifier = nn.Sequential(
-            nn.Linear(128 * 8 * 8, 3072),
-            nn.BatchNorm1d(3072),
+            nn.Linear(128 * 8 * 8, wide),
+            nn.BatchNorm1d(wide),
             nn.ReLU(),
             nn.Dropout(0.5),
-            nn.Linear(3072, 2048),
-            nn.BatchNorm1d(2048),
+            nn.Linear(wide, narrow),
+            nn.BatchNorm1d(narrow),
             nn.ReLU(),
-            nn.Linear(2048, num_classes),
+            nn.Linear(narrow, num_classes),
         )
 
     def forward(self, images: Tensor) -> Tensor:
