@@ -13,7 +13,9 @@ from subflot.results import RunRecord
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "results.md").read_text()
-SECTIONS = re.findall(r"^    subflot run (\S+)([^\n]*) --out results\n\n(.*?)\n\n", PAGE, re.M | re.S)
+SECTIONS = re.findall(
+    r"^    subflot run (\S+)([^\n]*) --out results\n\n(.*?)\n\n", PAGE, re.M | re.S
+)
 """Preset, options, and the lines of the table below."""
 
 
