@@ -39,7 +39,7 @@ SETTINGS = {
     "evaluate_every": 1,
     "flower.min_uploads": 2,
     "flower.measure_global": "false",
-    "flower.round_timeout": 60,
+    "flower.round_timeout": 40,
 }
 BUDGETS = (
     "pruning-rate=0.0",
