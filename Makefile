@@ -7,6 +7,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 CODE := $(wildcard src tests benchmarks)
+# One more than there are cores: some tests wait for other processes.
+TESTERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
 .PHONY: help setup demo test check lint types format bench clean
 
@@ -31,7 +33,7 @@ demo: setup  ## Run the quickstart: five methods on 20 clients of four sizes
 	@$(BIN)/subflot report runs/quickstart
 
 test: lint types  ## Check format, lint and types, then run every test and doctest
-	@$(BIN)/pytest -q -n auto --dist worksteal
+	@$(BIN)/pytest -q -n $(TESTERS) --dist worksteal
 
 check: test  ## The same as `make test`
 
