@@ -298,6 +298,24 @@ def test_the_running_mean_is_the_weighted_mean_and_leaves_what_it_is_given() -> 
         running.add(models[0], 0)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_norms_of_mixed_precision_are_carried_each_in_its_own_and_own_their_memory(
+    rate: float,
+) -> None:
+    model, channels, _ = traced("vgg11")
+    source = dict(model.state_dict())
+    kept = random(channels, rate, torch.Generator().manual_seed(0))
+    target = take({n: 1.1 * t if t.ndim > 1 else t for n, t in source.items()}, channels, kept)
+    odd = next(name for name in source if name.endswith("running_mean"))
+    plain = align(source, target, channels).weights
+    mixed = align({**source, odd: source[odd].float()}, target, channels).weights
+    assert mixed[odd].dtype == torch.float32 != plain[odd].dtype
+    torch.testing.assert_close(mixed[odd], plain[odd].float())
+    for name, tensor in mixed.items():
+        if source[name].is_floating_point():
+            assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
 def test_nan_names_the_layer() -> None:
     model, channels, _ = traced("digits-cnn")
     broken = dict(model.state_dict())

@@ -67,6 +67,18 @@ def test_the_compiled_way_agrees_with_the_one_for_any_device(
     torch.testing.assert_close(compiled, with_gradient.detach(), **tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", PLANS)
+def test_kernels_of_nine_numbers_are_carried_as_longer_rows_are_to_the_bit(
+    make: Callable[[np.random.Generator], Plan], dtype: torch.dtype
+) -> None:
+    plan = make(np.random.default_rng(2))
+    kernels = torch.randn(5, plan.shape[0], 3, 3, dtype=dtype)
+    longer = torch.cat([kernels.flatten(2), torch.randn(5, plan.shape[0], 4, dtype=dtype)], 2)
+    expected = plan.carry(longer, 1)[..., :9].unflatten(2, (3, 3))
+    torch.testing.assert_close(plan.carry(kernels, 1), expected, **EXACT)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("make", PLANS)
 def test_a_gpu_carries_as_the_cpu_does(make: Callable[[np.random.Generator], Plan]) -> None:

@@ -74,6 +74,19 @@ class ChannelMap:
         """The spaces that may be cut."""
         return [space for space in self.sizes if space not in self.frozen]
 
+    @cached_property
+    def moving(self) -> dict[str, tuple[int, ...]]:
+        """The axes of each tensor that change when the prunable spaces do."""
+        free = set(self.prunable)
+        return {
+            name: tuple(
+                axis
+                for axis, segments in enumerate(axes)
+                if any(segment.space in free for segment in segments or ())
+            )
+            for name, axes in self.axes.items()
+        }
+
     def members(self, space: str) -> list[tuple[str, int]]:
         """List every (tensor, axis) that a space cuts."""
         return [

@@ -97,10 +97,6 @@ class _Walk:
             for space in channels.prunable
             if space not in channels.producers
         }
-        self.moving: dict[str, list[int]] = {
-            name: [axis for axis, segments in enumerate(axes) if self._spaces(segments)]
-            for name, axes in channels.axes.items()
-        }
         # Of the tensors that share a space that no layer makes, the first counts as its maker.
         makers = {members[0] for members in self.unmade.values()}
         adds_inputs = input_map == "sum" and kind == "balanced"
@@ -119,6 +115,7 @@ class _Walk:
                     self._match(origin, space)
             self._finish(origin)
         self._match_unmade(self.unmade)
+        self._carry_vectors([name for name in self.source if name not in self._done])
         for name in self.source:
             if name not in self._done:
                 self._done[name] = self._carried(name)
@@ -164,7 +161,7 @@ class _Walk:
         name, own = origin
         source, target = self._entered.get(name, self.source[name]), self.target[name]
         is_new, is_whole = name not in self._entered, True
-        for axis in self.moving[name]:
+        for axis in self.channels.moving[name]:
             if axis == own:
                 continue
             spaces = self._spaces(self._segments((name, axis)))
@@ -201,13 +198,32 @@ class _Walk:
             self._averages[key] = average([found[maker] for maker in shares], parts)
         return self._averages[key]
 
+    def _carry_vectors(self, names: Iterable[str]) -> None:
+        """Carry tensors of one number per channel, as norms have them, all of a plan at once."""
+        groups: dict[object, tuple[Plan, list[str]]] = {}
+        for name in names:
+            tensor, segments = self.source[name], self.channels.axes.get(name, ())
+            if len(segments) != 1 or segments[0] is None or not tensor.is_floating_point():
+                continue
+            segment = segments[0][0]
+            is_plain = len(segments[0]) == segment.copies == segment.repeat == 1
+            if not is_plain or segment.space not in self.free or (name, 0) in self.added:
+                continue
+            plan = self._plan((name, 0), segment.space)
+            if plan:
+                key = (id(plan), tensor.dtype, tensor.device)
+                groups.setdefault(key, (plan, []))[1].append(name)
+        for plan, together in groups.values():
+            moved = plan.carry(torch.stack([self.source[name] for name in together]), 1)
+            self._done.update(zip(together, (vector.clone() for vector in moved), strict=True))
+
     def _carried(self, name: str) -> Tensor:
         tensor = self.source[name]
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             return tensor
         if name not in self.channels.axes:
             raise ChannelError(f"tensor `{name}` is not in the channel map")
-        for axis in self.moving[name]:
+        for axis in self.channels.moving[name]:
             tensor = self._carry(tensor, (name, axis))
         return tensor
 

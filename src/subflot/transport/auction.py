@@ -21,9 +21,10 @@ import numpy as np
 from subflot.transport.compiled import compiled
 from subflot.transport.ledger import LANES, Floats, Holdings, Ints, Lanes, Memory
 
-FIRST_STEP, STEP_RATIO, FIRST_PROOF = 0.003, 10.0, 1e-3
-"""Bidding steps as shares of the range of costs: the first, what divides it from phase to phase,
-and where a proof is first tried. Proofs cost little; far from the optimum they do not end."""
+FIRST_STEP, FIRST_STEP_ALONE, STEP_RATIO, FIRST_PROOF = 0.003, 0.0005, 10.0, 1e-3
+"""Bidding steps as shares of the range of costs: the first, the first where a source has but one
+unit to place, what divides it from phase to phase, and where a proof is first tried. Proofs cost
+little; far from the optimum they do not end."""
 MAX_CYCLES, CYCLES_RATIO = 16, 4
 """Savings that the first proof may find before another phase of bidding pays better, and how many
 times more the next, up to as many for each target."""
@@ -63,14 +64,16 @@ def recall(memory: Memory, source: int, row: Floats, price: Floats, lanes: Lanes
         else:
             second[lane] = min(second[lane], value)
 
-    bound = second.min()
+    bound = second[0]
+    for lane in range(1, LANES):
+        bound = second[lane] if second[lane] < bound else bound
+    targets, costs = memory.target[source], memory.cost[source]
     num_known = 0
-    for lane in range(min(LANES, num_targets)):
-        if first[lane] <= bound:
-            target = start_of_first[lane] + lane
-            memory.target[source, num_known] = target
-            memory.cost[source, num_known] = row[target]
-            num_known += 1
+    for lane in range(min(LANES, num_targets)):  # No branch: what is not kept is overwritten.
+        target = start_of_first[lane] + lane
+        targets[num_known] = target
+        costs[num_known] = row[target]
+        num_known += first[lane] <= bound
     memory.num_known[source] = num_known
     memory.bound[source] = bound
 
@@ -365,7 +368,7 @@ def auction(
     for last in range(num_sources - num_sources % 4, num_sources):
         price -= cost[last]
     price = (price - price.min()) / cost.dtype.type(num_sources)
-    step = FIRST_STEP * breadth
+    step = (FIRST_STEP if units > 1 else FIRST_STEP_ALONE) * breadth
     max_cycles = MAX_CYCLES
     while step >= 4 * np.finfo(cost.dtype).eps * (largest + price.max()):
         holdings, max_bids = bid(cost, units, room, step, price, memory, max_bids)

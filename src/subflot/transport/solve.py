@@ -131,9 +131,9 @@ def _balanced(cost: Costs, extent: Extent) -> Flow:
     units, room = num_targets // shared, num_sources // shared
     if extent.lowest == extent.highest:
         return _in_order(num_sources * units, units, room)
-    if units == 1:
+    if units == room == 1:  # Models that are near each other are often done here.
         nearest = cost.argmin(axis=1)
-        if (np.bincount(nearest, minlength=num_targets) == room).all():
+        if (np.bincount(nearest, minlength=num_targets) == 1).all():
             return _transposed(Flow(nearest, np.arange(num_sources), np.ones(num_sources)))
     flow = None
     if units <= MAX_UNITS or shared >= MIN_SHARED:
