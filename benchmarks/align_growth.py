@@ -1,11 +1,13 @@
 """How the time of aligning grows with the width of a network and with the number of clients.
 
 A plain convolutional network is aligned to clients of half its width. Prints the fitted exponents
-(1 is proportional) and the efficiency of two workers, and draws the times. CPU seconds on one
-thread, but for two workers wall time, which other programs spoil: `machine_speedup` tells how much
-more two bare loops got than one in the same minutes, 2 on an idle machine. So every comparison
-stands between two of these, and the ones where both found the machine idle are also given alone.
-`cpu_ratio_two_workers` is what two workers add to the CPU time, which others spoil less.
+(1 is proportional) and the efficiency of two workers at several widths, and draws the times. CPU
+seconds on one thread, but for two workers wall time, which other programs spoil: `machine_speedup`
+tells how much more two bare loops got than one in the same minutes, 2 on an idle machine. So every
+comparison stands between two of these, and the ones where both found the machine idle are also
+given alone. `cpu_ratio_two_workers` is what two workers add to the CPU time, which others spoil
+less. The workers are threads: the smaller the layers, the more of the time is Python, of which one
+thread runs at a time.
 """
 
 import json
@@ -32,7 +34,9 @@ FACTORS = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0]
 CLIENTS = [1, 2, 4, 8, 16]
 PRUNING_RATE = 0.5
 REPEATS = 5
-COMPARISONS, IDLE_SPEEDUP = 15, 1.9
+COMPARISONS, IDLE_SPEEDUP = 11, 1.9
+BATCHES = {0.5: 48, 1.0: 16, 2.0: 6}
+"""Width of the networks -> how many are aligned by two workers."""
 
 Weights = dict[str, Tensor]
 Pair = tuple[Weights, Weights]
@@ -119,9 +123,9 @@ def machine_speedup() -> float:
     return 2 * seconds(lambda: spin_together(1))[0] / seconds(lambda: spin_together(2))[0]
 
 
-def parallel() -> dict[str, float | None]:
+def parallel(factor: float, count: int) -> dict[str, float | None]:
     """Compare two workers with none, in turn, and see what the machine had to give."""
-    work, channels = pairs(1.0, 16)
+    work, channels = pairs(factor, count)
     two_workers(work, channels)
     spin(1)
     efficiencies, ratios, speedups = [], [], [machine_speedup()]
@@ -181,7 +185,7 @@ def main() -> None:
     result = {
         "exponent_width": slope(FACTORS, by_width),
         "exponent_clients": slope([float(count) for count in CLIENTS], by_clients),
-        **parallel(),
+        "two_workers": {str(f): parallel(f, count) for f, count in BATCHES.items()},
         "width_seconds": dict(zip(map(str, FACTORS), by_width, strict=True)),
         "client_seconds": dict(zip(map(str, CLIENTS), by_clients, strict=True)),
         "picture": str(path),
