@@ -1,5 +1,6 @@
 import pytest
 import torch
+from commands import subflot  # noqa: F401
 from hypothesis import settings
 
 # Sums over threads may be taken in another order on another machine.

@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from commands import Command
 from matplotlib.image import imread
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -57,23 +59,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *args: str
-) -> tuple[int, str, str]:
-    """Call the command line in this process; return its code, stdout and stderr."""
-    monkeypatch.setattr(sys, "argv", ["subflot", *args])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    captured = capsys.readouterr()
-    return int(ended.value.code or 0), captured.out, captured.err
-
-
-@pytest.fixture
-def subflot(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    return lambda *args: run(capsys, monkeypatch, *args)
-
-
-def test_cost_prints_every_rate_and_the_mean_as_json(subflot) -> None:  # type: ignore[no-untyped-def]
+def test_cost_prints_every_rate_and_the_mean_as_json(subflot: Command) -> None:
     code, out, _ = subflot("cost", "digits-cnn", "--rates", "0,0.5", "--json")
     result = json.loads(out)
     assert code == 0
@@ -84,7 +70,7 @@ def test_cost_prints_every_rate_and_the_mean_as_json(subflot) -> None:  # type: 
         assert result["mean"][key] == sum(row[key] for row in result["rates"]) / 2
 
 
-def test_cost_shows_the_papers_numbers_beside_ours(subflot) -> None:  # type: ignore[no-untyped-def]
+def test_cost_shows_the_papers_numbers_beside_ours(subflot: Command) -> None:
     _, out, _ = subflot("cost", "mobilenetv2")
     assert "2,236,682" in out
     assert "paper | ours" in out
@@ -92,7 +78,9 @@ def test_cost_shows_the_papers_numbers_beside_ours(subflot) -> None:  # type: ig
     assert "with these ours is 6.52 million" in out
 
 
-def test_trace_prints_spaces_with_reasons_and_tensors_with_axes_as_json(subflot, file) -> None:  # type: ignore[no-untyped-def]
+def test_trace_prints_spaces_with_reasons_and_tensors_with_axes_as_json(
+    subflot: Command, file: str
+) -> None:
     code, out, _ = subflot("trace", f"{file}:Net", "--input", "6", "--json")
     result = json.loads(out)
     assert code == 0
@@ -103,21 +91,21 @@ def test_trace_prints_spaces_with_reasons_and_tensors_with_axes_as_json(subflot,
     assert result["spaces"][result["tensors"]["a.weight"][1][0]["space"]]["reason"] == "input"
 
 
-def test_trace_prints_tables_that_a_reader_can_use(subflot) -> None:  # type: ignore[no-untyped-def]
+def test_trace_prints_tables_that_a_reader_can_use(subflot: Command) -> None:
     _, out, _ = subflot("trace", "harcnn")
     assert "no: output" in out
     # 26 positions per channel reach the first linear layer.
     assert "classifier.0 | features.3 x 26" in out
 
 
-def test_several_inputs_and_tokens(subflot, file) -> None:  # type: ignore[no-untyped-def]
+def test_several_inputs_and_tokens(subflot: Command, file: str) -> None:
     shapes = ("--input", "5:int:50", "--input", "4")
     code, out, _ = subflot("cost", f"{file}:Words", *shapes, "--json")
     assert code == 0
     assert json.loads(out)["rates"][0]["multiply_adds"] == 4 * 9 + 9 * 2
 
 
-def test_an_instance_in_a_file_is_a_model_too(subflot, file) -> None:  # type: ignore[no-untyped-def]
+def test_an_instance_in_a_file_is_a_model_too(subflot: Command, file: str) -> None:
     assert subflot("trace", f"{file}:net", "--input", "6")[0] == 0
 
 
@@ -138,7 +126,9 @@ def test_an_instance_in_a_file_is_a_model_too(subflot, file) -> None:  # type: i
         (("trace", "no.such.package:Net", "--input", "4"), "cannot import no.such.package"),
     ],
 )
-def test_mistakes_are_one_message_on_stderr(subflot, file, args, said) -> None:  # type: ignore[no-untyped-def]
+def test_mistakes_are_one_message_on_stderr(
+    subflot: Command, file: str, args: tuple[str, ...], said: str
+) -> None:
     code, out, err = subflot(*(arg.replace("FILE", file) for arg in args))
     assert code == 2
     assert out == ""
@@ -156,7 +146,7 @@ def test_the_installed_command_answers_and_shows_no_traceback(file: str) -> None
 
 
 @pytest.mark.parametrize("command", ["align", "cost", "trace"])
-def test_every_help_ends_with_an_example(subflot, command: str) -> None:  # type: ignore[no-untyped-def]
+def test_every_help_ends_with_an_example(subflot: Command, command: str) -> None:
     _, out, _ = subflot(command, "--help")
     assert out.strip().splitlines()[-1].strip().startswith("Example: subflot")
 
@@ -187,7 +177,7 @@ def files(tmp_path: Path, file: str) -> dict[str, str]:
     return paths | {"FILE": file, "FOLDER": str(tmp_path)}
 
 
-def test_align_prints_what_diagnose_finds_as_json(subflot, files) -> None:  # type: ignore[no-untyped-def]
+def test_align_prints_what_diagnose_finds_as_json(subflot: Command, files: dict[str, str]) -> None:
     model = ("--model", f"{files['FILE']}:Net", "--input", "6")
     code, out, _ = subflot("align", files["WIDE"], files["HALF"], *model, "--json")
     result = json.loads(out)
@@ -212,7 +202,9 @@ def test_align_prints_what_diagnose_finds_as_json(subflot, files) -> None:  # ty
     assert (result["delta_ot"], result["delta_p"]) == (found.delta_ot, found.delta_p)
 
 
-def test_align_prints_a_table_and_totals_and_writes_what_is_asked(subflot, files, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_align_prints_a_table_and_totals_and_writes_what_is_asked(
+    subflot: Command, files: dict[str, str], tmp_path: Path
+) -> None:
     plot, output = tmp_path / "plans.png", tmp_path / "aligned.safetensors"
     code, out, err = subflot(
         *("align", files["WIDE"], files["HALF"], "--model", f"{files['FILE']}:Net"),
@@ -245,13 +237,18 @@ def test_align_prints_a_table_and_totals_and_writes_what_is_asked(subflot, files
         ("--residual", "joint", {"residual": "joint"}),
     ],
 )
-def test_every_setting_reaches_the_alignment(  # type: ignore[no-untyped-def]
-    subflot, monkeypatch, files, option, value, setting
+def test_every_setting_reaches_the_alignment(
+    subflot: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    option: str,
+    value: str,
+    setting: dict[str, Any],
 ) -> None:
     settings = {"plan": "balanced", "residual": "average", "input_map": "mean", "entropy": 0.0}
     seen = []
 
-    def watched(*args, **given):  # type: ignore[no-untyped-def]
+    def watched(*args: Any, **given: Any) -> Any:
         seen.append(given)
         return align(*args, **given)
 
@@ -261,7 +258,7 @@ def test_every_setting_reaches_the_alignment(  # type: ignore[no-untyped-def]
     assert seen == [settings | setting]
 
 
-def test_distances_count_parameters_only(subflot, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_distances_count_parameters_only(subflot: Command, tmp_path: Path) -> None:
     weights = load("digits-cnn")[0].state_dict()
     save_file(weights, tmp_path / "a.safetensors")
     moved = {name: t + 1 if "running" in name else t for name, t in weights.items()}
@@ -271,7 +268,9 @@ def test_distances_count_parameters_only(subflot, tmp_path) -> None:  # type: ig
     assert json.loads(out)["delta_p"] == 0
 
 
-def test_a_plan_that_has_not_converged_is_a_warning_on_stderr(subflot, monkeypatch, files) -> None:  # type: ignore[no-untyped-def]
+def test_a_plan_that_has_not_converged_is_a_warning_on_stderr(
+    subflot: Command, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
+) -> None:
     monkeypatch.setattr(sys.modules[solve.__module__], "SINKHORN_STEPS", 1)
     model = ("--model", f"{files['FILE']}:Net", "--input", "6")
     code, out, err = subflot(
@@ -306,7 +305,9 @@ def test_a_plan_that_has_not_converged_is_a_warning_on_stderr(subflot, monkeypat
         (("WIDE", "HALF", "--output", "FOLDER/no/a.safetensors"), "cannot write FOLDER/no/"),
     ],
 )
-def test_what_cannot_be_aligned_is_one_message_on_stderr(subflot, files, args, said) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_be_aligned_is_one_message_on_stderr(
+    subflot: Command, files: dict[str, str], args: tuple[str, ...], said: str
+) -> None:
     def filled(text: str) -> str:
         for name, path in files.items():
             text = text.replace(name, path)
@@ -322,7 +323,9 @@ def test_what_cannot_be_aligned_is_one_message_on_stderr(subflot, files, args, s
     assert [line.partition(" ")[0] for line in hint] in ([], ["hint:"])
 
 
-def test_weights_are_replaced_at_once_or_not_at_all(subflot, monkeypatch, files, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_weights_are_replaced_at_once_or_not_at_all(
+    subflot: Command, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], tmp_path: Path
+) -> None:
     output = tmp_path / "out" / "aligned.safetensors"
     output.parent.mkdir()
     output.write_text("as before")
@@ -340,7 +343,9 @@ def test_weights_are_replaced_at_once_or_not_at_all(subflot, monkeypatch, files,
     assert output.read_text() == "as before"
 
 
-def test_weights_may_be_written_over_those_that_were_read(subflot, files) -> None:  # type: ignore[no-untyped-def]
+def test_weights_may_be_written_over_those_that_were_read(
+    subflot: Command, files: dict[str, str]
+) -> None:
     half = load_file(files["HALF"])
     model = ("--model", f"{files['FILE']}:Net", "--input", "6", "--plan", "partial")
     code, _, _ = subflot("align", files["WIDE"], files["HALF"], *model, "--output", files["WIDE"])

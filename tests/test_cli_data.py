@@ -3,43 +3,30 @@
 import hashlib
 import http.server
 import json
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import Command
 from made_files import picture, zip_file
 
-from subflot import cli
 from subflot.cli import data as commands
 from subflot.data import sets
 from subflot.data.pacs import DOMAINS, PACS
 from subflot.data.sets import SETS
 from subflot.data.source import SourceFile
 
-Subflot = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def subflot(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Subflot:
-    """Call the command line in this process, with folders of its own."""
+def subflot(subflot: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Call `subflot data` with folders of its own."""
     monkeypatch.setenv("SUBFLOT_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("SUBFLOT_CACHE", str(tmp_path / "cache"))
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["subflot", "data", *args])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return run
+    return partial(subflot, "data")
 
 
 def write_pacs(path: Path) -> Path:
@@ -77,7 +64,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     server.server_close()
 
 
-def test_list_shows_every_set_and_what_is_missing(subflot: Subflot, tmp_path: Path) -> None:
+def test_list_shows_every_set_and_what_is_missing(subflot: Command, tmp_path: Path) -> None:
     code, out, _ = subflot("list")
     assert code == 0
     for name, source in SETS.items():
@@ -87,7 +74,7 @@ def test_list_shows_every_set_and_what_is_missing(subflot: Subflot, tmp_path: Pa
 
 
 def test_list_tells_programs_where_files_belong_and_what_can_be_set(
-    subflot: Subflot, tmp_path: Path
+    subflot: Command, tmp_path: Path
 ) -> None:
     write_pacs(tmp_path / "data" / "pacs" / "PACS.zip")
     _, out, _ = subflot("list", "--json")
@@ -103,7 +90,7 @@ def test_list_tells_programs_where_files_belong_and_what_can_be_set(
     assert found["pacs"]["examples"] is None
 
 
-def test_examples_are_counted_once_a_set_was_read(subflot: Subflot, tmp_path: Path) -> None:
+def test_examples_are_counted_once_a_set_was_read(subflot: Command, tmp_path: Path) -> None:
     write_pacs(tmp_path / "data" / "pacs" / "PACS.zip")
     assert "not read yet" in subflot("list")[1]
     subflot("check", "pacs")
@@ -111,7 +98,7 @@ def test_examples_are_counted_once_a_set_was_read(subflot: Subflot, tmp_path: Pa
     assert found["pacs"]["examples"] == 20
 
 
-def test_check_counts_classes_and_groups(subflot: Subflot, tmp_path: Path) -> None:
+def test_check_counts_classes_and_groups(subflot: Command, tmp_path: Path) -> None:
     write_pacs(tmp_path / "data" / "pacs" / "PACS.zip")
     code, out, err = subflot("check", "pacs", "--set", "size=16", "--json")
     result = json.loads(out)
@@ -128,7 +115,7 @@ def test_check_counts_classes_and_groups(subflot: Subflot, tmp_path: Path) -> No
 
 
 def test_get_fetches_and_then_finds_it_there(
-    subflot: Subflot, published: Path, tmp_path: Path
+    subflot: Command, published: Path, tmp_path: Path
 ) -> None:
     code, out, err = subflot("get", "pacs")
     target = tmp_path / "data" / "pacs" / "PACS.zip"
@@ -141,7 +128,7 @@ def test_get_fetches_and_then_finds_it_there(
 
 
 def test_a_file_placed_by_hand_is_used_with_a_note(
-    subflot: Subflot, published: Path, tmp_path: Path
+    subflot: Command, published: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "data" / "pacs" / "PACS.zip"
     zip_file(target, {"PACS/photo/dog/1.png": b"other"})
@@ -158,7 +145,7 @@ def test_a_file_placed_by_hand_is_used_with_a_note(
 
 
 def test_get_refuses_a_file_with_another_checksum(
-    subflot: Subflot, published: Path, tmp_path: Path
+    subflot: Command, published: Path, tmp_path: Path
 ) -> None:
     published.write_bytes(b"damaged")
     code, _, err = subflot("get", "pacs")
@@ -169,7 +156,7 @@ def test_get_refuses_a_file_with_another_checksum(
 
 
 def test_an_interrupted_get_says_how_to_go_on(
-    subflot: Subflot, monkeypatch: pytest.MonkeyPatch
+    subflot: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
@@ -191,7 +178,7 @@ def test_an_interrupted_get_says_how_to_go_on(
     ],
 )
 def test_mistakes_are_one_message_with_a_hint(
-    subflot: Subflot, args: tuple[str, ...], said: str
+    subflot: Command, args: tuple[str, ...], said: str
 ) -> None:
     code, out, err = subflot(*args)
     assert (code, out) == (2, "")

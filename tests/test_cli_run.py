@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Command
 from federations import contents, differing, metrics_of
 
-from subflot import cli
 from subflot.algorithms.base import ClientContext, Download, Memory, Upload
 from subflot.algorithms.subflot import SubFLOT
 from subflot.cli.watch import Watch
@@ -32,25 +32,13 @@ batch_size = 16
 max_examples = 120
 """
 
-Command = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def subflot(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    """Call the command line in this process; returns its code, stdout and stderr."""
+def subflot(subflot: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Call it in a folder with a small file of runs."""
     (tmp_path / "tiny.toml").write_text(SETTINGS)
     monkeypatch.chdir(tmp_path)
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["subflot", *args])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return run
+    return subflot
 
 
 def fails(outcome: tuple[int, str, str], error: str, hint: str) -> None:

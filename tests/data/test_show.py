@@ -1,16 +1,14 @@
 """Counts per client and class: as values, as a table, as a picture and on the command line."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import Command
 from matplotlib.image import imread
 from rich.console import Console
 
-from subflot import cli
 from subflot.cli.division import division_table
 from subflot.data.dataset import Dataset
 from subflot.data.federated import FederatedData, federate
@@ -144,22 +142,7 @@ def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
         draw(describe(DIVIDED), tmp_path / "a.gif")
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def subflot(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["subflot", *args])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return run
-
-
-def test_the_command_shows_the_division_that_a_run_would_use(subflot: Run) -> None:
+def test_the_command_shows_the_division_that_a_run_would_use(subflot: Command) -> None:
     from subflot.data.sets import load
 
     options = ("--clients", "7", "--concentration", "0.5", "--seed", "3")
@@ -172,7 +155,7 @@ def test_the_command_shows_the_division_that_a_run_would_use(subflot: Run) -> No
     assert (shown["concentration"], shown["min_examples"]) == (0.5, 2)
 
 
-def test_the_command_prints_a_table_and_draws(subflot: Run, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_and_draws(subflot: Command, tmp_path: Path) -> None:
     picture = tmp_path / "clients.png"
     code, out, err = subflot(
         "data", "show", "digits-domains", "--partition", "by_domain", "--plot", str(picture)
@@ -202,7 +185,7 @@ def test_the_command_prints_a_table_and_draws(subflot: Run, tmp_path: Path) -> N
     ],
 )
 def test_mistakes_on_the_command_line_are_one_message(
-    subflot: Run, args: tuple[str, ...], said: str
+    subflot: Command, args: tuple[str, ...], said: str
 ) -> None:
     code, out, err = subflot("data", "show", *args)
     assert (code, out) == (2, "")

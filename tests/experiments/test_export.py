@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import Command
 from safetensors.torch import save_file
 
 import subflot
@@ -134,24 +135,13 @@ def test_what_cannot_be_exported_or_read_is_one_clear_error(
 
 
 def test_the_commands_write_a_file_and_say_what_it_sees(
-    record: RunRecord,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    record: RunRecord, tmp_path: Path, subflot: Command
 ) -> None:
-    from subflot import cli
-
-    def said(*args: str) -> tuple[str, str]:
-        monkeypatch.setattr("sys.argv", ["subflot", *args])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert not ended.value.code
-        return capsys.readouterr()
-
     path = str(tmp_path / "seven.safetensors")
-    _, err = said("export", str(record.folder), "--client", "1", "--output", path)
+    code, _, err = subflot("export", str(record.folder), "--client", "1", "--output", path)
+    assert code == 0
     assert "digits-cnn at pruning rate 0.5, accuracy " in err
-    out, _ = said("predict", path, "--data", "digits", "--count", "4", "--json")
+    _, out, _ = subflot("predict", path, "--data", "digits", "--count", "4", "--json")
     rows = json.loads(out)["predictions"]
     expected = predict(load(path), describe(path), load_data("digits").inputs[:4]).max(1)
     assert [row["class"] for row in rows] == [str(i) for i in expected.indices.tolist()]

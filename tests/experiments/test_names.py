@@ -1,12 +1,10 @@
 """Every table and figure by its name, through the command line, at a size that takes seconds."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Command
 
-from subflot import cli
 from subflot.experiments.paper import FIGURES, TABLES, find
 from subflot.reporting.sheet import read_sheet
 
@@ -25,27 +23,11 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("results")
 
 
-@pytest.fixture
-def subflot(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
-    def call(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["subflot", *args])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
-
-
 SETS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_runs_at_smoke_scale(  # type: ignore[no-untyped-def]
-    subflot, out: Path, name: str
-) -> None:
+def test_every_table_runs_at_smoke_scale(subflot: Command, out: Path, name: str) -> None:
     code, shown, err = subflot("table", name, *SETS, "--workers", "1", "--out", str(out))
     assert code == 0, err
     stem = out / "tables" / ("resources" if name == "resources" else f"{name}-smoke-printed")
@@ -64,9 +46,7 @@ def test_every_table_runs_at_smoke_scale(  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_runs_at_smoke_scale(  # type: ignore[no-untyped-def]
-    subflot, out: Path, name: str
-) -> None:
+def test_every_figure_runs_at_smoke_scale(subflot: Command, out: Path, name: str) -> None:
     if name == "attention":
         pytest.importorskip("captum", reason="pip install 'subflot[explain]'")
     code, shown, err = subflot("figure", name, *SETS, "--workers", "1", "--out", str(out))
@@ -76,7 +56,7 @@ def test_every_figure_runs_at_smoke_scale(  # type: ignore[no-untyped-def]
     assert all(file.stat().st_size > 5000 for file in files)
 
 
-def test_a_table_is_printed_as_it_is_written(subflot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_table_is_printed_as_it_is_written(subflot: Command, tmp_path: Path) -> None:
     args = ("table", "proxy", *SETS, "--no-run", "--out", str(tmp_path), "--format")
     for form, ending in (("markdown", ".md"), ("csv", ".csv"), ("latex", ".tex")):
         code, shown, _ = subflot(*args, form)
@@ -88,7 +68,7 @@ def test_a_table_is_printed_as_it_is_written(subflot, tmp_path: Path) -> None:  
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_dry_run_counts_and_runs_nothing(subflot, out: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_dry_run_counts_and_runs_nothing(subflot: Command, out: Path, tmp_path: Path) -> None:
     args = ("table", "proxy", *SETS, "--scale", "reduced", "--dry-run", "--out")
     code, shown, _ = subflot(*args, str(tmp_path))
     assert code == 0
@@ -99,7 +79,7 @@ def test_a_dry_run_counts_and_runs_nothing(subflot, out: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", ["table", "figure"])
-def test_every_help_ends_with_an_example(subflot, command: str) -> None:  # type: ignore[no-untyped-def]
+def test_every_help_ends_with_an_example(subflot: Command, command: str) -> None:
     _, shown, _ = subflot(command, "--help")
     assert shown.strip().splitlines()[-1].strip().startswith("Example: subflot")
 
@@ -117,7 +97,9 @@ def test_every_help_ends_with_an_example(subflot, command: str) -> None:  # type
         (("figure", "convergence", "--no-run"), "leave out --no-run"),
     ],
 )
-def test_mistakes_are_one_message(subflot, tmp_path: Path, args, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_mistakes_are_one_message(
+    subflot: Command, tmp_path: Path, args: list[str], said: str
+) -> None:
     code, shown, err = subflot(*args, "--out", str(tmp_path / "none"))
     assert (code, shown) == (2, "")
     assert err.startswith("error: ")

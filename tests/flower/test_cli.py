@@ -3,37 +3,23 @@
 import importlib
 import importlib.util
 import subprocess
-import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Command
 
 import subflot.flower
-from subflot import cli
 from subflot.errors import SubflotError
 from subflot.experiments import RunConfig
 from subflot.experiments.engines import engine_in, without_flower
 
-Command = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    """Call the command line in this process; returns its code, stdout and stderr."""
+def call(subflot: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Call the command line in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["subflot", *args])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return run
+    return subflot
 
 
 def test_a_new_app_has_all_that_flower_and_devices_need(call: Command, tmp_path: Path) -> None:

@@ -4,19 +4,18 @@ import base64
 import hashlib
 import json
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import Command
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import report, write_run
 from PIL import Image, PngImagePlugin
 
-from subflot import cli
 from subflot.errors import SubflotError
 from subflot.reporting.digest import MOST_POINTS, clients, digest, labels, series
 from subflot.reporting.notices import notices
@@ -318,27 +317,16 @@ def test_pictures_beyond_the_budget_are_named(tmp_path: Path) -> None:
 # ----- the command
 
 
-def run_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *args: str
-) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["subflot", "report", *args])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0), capsys.readouterr().err
-
-
-def test_the_command_writes_the_page_beside_the_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_writes_the_page_beside_the_runs(tmp_path: Path, subflot: Command) -> None:
     write_run(tmp_path / "a", [[report(0, 1)]], algorithm="fedavg")
     (tmp_path / "figures").mkdir()
     Image.new("L", (4, 4)).save(tmp_path / "figures" / "maps.png")
-    code, err = run_command(capsys, monkeypatch, str(tmp_path), "--no-models")
+    code, _, err = subflot("report", str(tmp_path), "--no-models")
     page = (tmp_path / "report.html").read_text()
     assert code == 0
     assert re.fullmatch(r"wrote .*report\.html: 1 run, 0\.\d\d MB\n", err)
     assert [one["caption"] for one in content(page)["pictures"]] == ["maps"]
-    run_command(capsys, monkeypatch, str(tmp_path), "--no-models")
+    subflot("report", str(tmp_path), "--no-models")
     assert (tmp_path / "report.html").read_text() == page  # The same records, the same page.
 
 
@@ -353,11 +341,11 @@ def test_the_command_says_what_is_wrong(
     args: list[str],
     message: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    subflot: Command,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, err = run_command(capsys, monkeypatch, *args)
+    code, _, err = subflot("report", *args)
     assert code == 2
     assert err.startswith(message)
     assert not list(tmp_path.iterdir())
