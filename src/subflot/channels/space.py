@@ -87,6 +87,23 @@ class ChannelMap:
             for name, axes in self.axes.items()
         }
 
+    @cached_property
+    def vectors(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Prunable spaces, and tensors of one number per channel that meet the same makers."""
+        found: dict[object, tuple[str, list[str]]] = {}
+        for name, axes in self.axes.items():
+            if len(axes) != 1 or axes[0] is None or self.moving[name] != (0,):
+                continue
+            segment, *more = axes[0]
+            space = segment.space
+            if more or segment.copies * segment.repeat > 1 or space is None:
+                continue
+            is_maker = (name, 0) in self.producers.get(space, ())
+            makers = self.shares.get((name, 0), {}).get(space, {})
+            key = name if is_maker else (space, frozenset(makers.items()))
+            found.setdefault(key, (space, []))[1].append(name)
+        return [(space, tuple(names)) for space, names in found.values()]
+
     def members(self, space: str) -> list[tuple[str, int]]:
         """List every (tensor, axis) that a space cuts."""
         return [

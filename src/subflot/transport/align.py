@@ -115,7 +115,7 @@ class _Walk:
                     self._match(origin, space)
             self._finish(origin)
         self._match_unmade(self.unmade)
-        self._carry_vectors([name for name in self.source if name not in self._done])
+        self._carry_vectors()
         for name in self.source:
             if name not in self._done:
                 self._done[name] = self._carried(name)
@@ -198,24 +198,23 @@ class _Walk:
             self._averages[key] = average([found[maker] for maker in shares], parts)
         return self._averages[key]
 
-    def _carry_vectors(self, names: Iterable[str]) -> None:
+    def _carry_vectors(self) -> None:
         """Carry tensors of one number per channel, as norms have them, all of a plan at once."""
-        groups: dict[object, tuple[Plan, list[str]]] = {}
-        for name in names:
-            tensor, segments = self.source[name], self.channels.axes.get(name, ())
-            if len(segments) != 1 or segments[0] is None or not tensor.is_floating_point():
-                continue
-            segment = segments[0][0]
-            is_plain = len(segments[0]) == segment.copies == segment.repeat == 1
-            if not is_plain or segment.space not in self.free or (name, 0) in self.added:
-                continue
-            plan = self._plan((name, 0), segment.space)
-            if plan:
-                key = (id(plan), tensor.dtype, tensor.device)
-                groups.setdefault(key, (plan, []))[1].append(name)
-        for plan, together in groups.values():
-            moved = plan.carry(torch.stack([self.source[name] for name in together]), 1)
-            self._done.update(zip(together, (vector.clone() for vector in moved), strict=True))
+        for space, names in self.channels.vectors:
+            plan = self._plan((names[0], 0), space)
+            together: dict[torch.dtype, list[str]] = {}
+            for name in names:
+                dtype = self.source[name].dtype
+                if (
+                    dtype.is_floating_point
+                    and name not in self._done
+                    and (name, 0) not in self.added
+                ):
+                    together.setdefault(dtype, []).append(name)
+            for some in together.values():
+                if plan is not None:
+                    moved = plan.carry(torch.stack([self.source[name] for name in some]), 1)
+                    self._done.update(zip(some, (vector.clone() for vector in moved), strict=True))
 
     def _carried(self, name: str) -> Tensor:
         tensor = self.source[name]
