@@ -236,6 +236,14 @@ def test_a_single_example_trains_a_norm_that_sees_one_value_per_channel() -> Non
     assert all(tensor.isfinite().all() for tensor in trained.values())
 
 
+def test_batches_of_one_that_a_norm_cannot_take_are_explained() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    task = Task.of(model, torch.zeros(2, 3), LocalTraining(1, 1, 0.1))
+    three = Examples(torch.ones(3, 3), torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(SubflotError, match=r"\(batch_size=1\)\nset batch_size to 2"):
+        train_locally(task, task.initial, three, stream())
+
+
 def test_a_client_without_examples_is_told_so() -> None:
     task = tiny_task()
     with pytest.raises(SubflotError, match="a client without examples cannot train"):

@@ -78,7 +78,7 @@ def train_locally(
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
     total = torch.zeros((), device=task.device)
     num_seen = 0
-    with task.lend(weights) as model, seeded(seed, task.device):
+    with task.lend(weights) as model, seeded(seed, task.device), _explained(local.batch_size):
         model.train()
         parameters = [p for p in model.parameters() if p.requires_grad]
         start = weights if anchor is None else anchor
@@ -111,6 +111,20 @@ def train_locally(
             num_seen += len(chosen)
         trained = weights_of(model)
     return Trained(trained, float(total) / max(1, num_seen))
+
+
+@contextmanager
+def _explained(batch_size: int) -> Iterator[None]:
+    """Say what to do where a norm would have to find the spread of a single number."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise SubflotError(
+            f"batch norm has no spread over a batch of one example (batch_size={batch_size})",
+            hint="set batch_size to 2 or more, or take a model with another norm",
+        ) from None
 
 
 @torch.no_grad()

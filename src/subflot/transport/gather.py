@@ -127,9 +127,14 @@ def mean_rows(rows: Floats, result: Floats, entries: Targets) -> None:
     start, source, share = entries
     length = rows.shape[1]
     for target in range(len(result)):
-        mean = result[target]
-        mean[:] = 0
-        for entry in range(start[target], start[target + 1]):
+        mean, first, end = result[target], start[target], start[target + 1]
+        if first == end:
+            mean[:] = 0
+            continue
+        row, weight = rows[source[first]], share[first]
+        for place in range(length):
+            mean[place] = weight * row[place]
+        for entry in range(first + 1, end):
             row, weight = rows[source[entry]], share[entry]
             for place in range(length):
                 mean[place] += weight * row[place]
