@@ -240,7 +240,7 @@ def test_batches_of_one_that_a_norm_cannot_take_are_explained() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     task = Task.of(model, torch.zeros(2, 3), LocalTraining(1, 1, 0.1))
     three = Examples(torch.ones(3, 3), torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(SubflotError, match=r"\(batch_size=1\)\nset batch_size to 2"):
+    with pytest.raises(SubflotError, match=r"\(batch_size=1\)\n  hint: set batch_size to 2"):
         train_locally(task, task.initial, three, stream())
 
 
