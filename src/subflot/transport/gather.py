@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from subflot.transport.compiled import compiled
 
 Floats = NDArray[np.float64] | NDArray[np.float32]
-Ints = NDArray[np.int32]
+Places = NDArray[np.uint32]
+"""Without a sign, for numba looks at every signed index whether it counts from the end."""
 Longs = NDArray[np.int64]
 
 NINE = 9
@@ -26,69 +27,35 @@ NINE = 9
 class Targets(NamedTuple):
     """The entries of a plan by target and then by source, as the plan has them."""
 
-    start: Longs
+    start: Places
     """Where the entries of each target begin; the last number is their end."""
-    source: Longs
+    source: Places
     share: Floats
 
 
 class Sources(NamedTuple):
     """The entries of a plan by source and then by target."""
 
-    start: Ints
+    start: Places
     """Where the entries of each source begin; the last number is their end."""
-    target: Ints
-    share: Floats
-
-
-class Slots(NamedTuple):
-    """The entries of a plan for many targets at once: first one of each target, then a second.
-
-    Targets with many entries come first, so that those who have another are always the first few.
-    """
-
-    target: Ints
-    """The order of the targets."""
-    start: Ints
-    """Where each slot begins in the entries; the last number is their end."""
-    source: Ints
+    target: Places
     share: Floats
 
 
 @compiled
 def by_source(source: Longs, target: Longs, share: NDArray[np.float64], num: int) -> Sources:
     """Order entries, which come by target, by their source, of which there are `num`."""
-    start = np.zeros(num + 1, np.int32)
+    start = np.zeros(num + 1, np.uint32)
     for entry in range(len(source)):
         start[source[entry] + 1] += 1
-    start = np.cumsum(start).astype(np.int32)
+    start = np.cumsum(start).astype(np.uint32)
     place = start.copy()
-    new_target, new_share = np.empty(len(source), np.int32), np.empty(len(source), np.float64)
+    new_target, new_share = np.empty(len(source), np.uint32), np.empty(len(source), np.float64)
     for entry in range(len(source)):
         here = place[source[entry]]
         new_target[here], new_share[here] = target[entry], share[entry]
         place[source[entry]] = here + 1
     return Sources(start, new_target, new_share)
-
-
-@compiled
-def by_slot(source: Longs, target: Longs, share: NDArray[np.float64], num: int) -> Slots:
-    """Order entries, which come by target, by their number at their target, of `num` targets."""
-    count = np.bincount(target, minlength=num)
-    first = np.cumsum(count) - count
-    order = np.argsort(-count, kind="mergesort")
-    start = np.zeros(count.max() + 1, np.int32)
-    new_source, new_share = np.empty(len(source), np.int32), np.empty(len(source), np.float64)
-    place = 0
-    for slot in range(len(start) - 1):
-        for here in order:
-            if count[here] <= slot:
-                break
-            entry = first[here] + slot
-            new_source[place], new_share[place] = source[entry], share[entry]
-            place += 1
-        start[slot + 1] = place
-    return Slots(order.astype(np.int32), start, new_source, new_share)
 
 
 def _add_nine(_: Any, total: Any, row: Any, weight: Any) -> Any:
@@ -164,22 +131,26 @@ def add_rows(rows: Floats, result: Floats, entries: Sources) -> None:
 
 
 @compiled
-def look_up(rows: Floats, result: Floats, entries: Slots) -> None:
+def look_up(rows: Floats, result: Floats, entries: Targets) -> None:
     """Fill `result` (blocks, target) with the means of single numbers of `rows` (blocks, source).
 
-    All targets of a slot are looked up in parallel.
+    Four blocks at once, so that an entry is read once for them; the last block stands in for those
+    that the last four lack.
     """
-    target, start, source, share = entries
+    start, source, share = entries
     num_blocks, num_targets = result.shape
-    mean = np.empty(num_targets, rows.dtype)
-    for block in range(num_blocks):
-        row, out = rows[block], result[block]
-        for place in range(num_targets):
-            mean[place] = 0
-        for slot in range(len(start) - 1):
-            first, last = start[slot], start[slot + 1]
-            slot_source, slot_share = source[first:last], share[first:last]
-            for place in range(last - first):
-                mean[place] += slot_share[place] * row[slot_source[place]]
-        for place in range(num_targets):
-            out[target[place]] = mean[place]
+    last, zero = num_blocks - 1, rows.dtype.type(0)
+    for block in range(0, num_blocks, 4):
+        second, third, fourth = min(block + 1, last), min(block + 2, last), min(block + 3, last)
+        row_1, row_2, row_3, row_4 = rows[block], rows[second], rows[third], rows[fourth]
+        out_1, out_2, out_3, out_4 = result[block], result[second], result[third], result[fourth]
+        for target in range(num_targets):
+            mean_1 = mean_2 = mean_3 = mean_4 = zero
+            for entry in range(start[target], start[target + 1]):
+                here, weight = source[entry], share[entry]
+                mean_1 += weight * row_1[here]
+                mean_2 += weight * row_2[here]
+                mean_3 += weight * row_3[here]
+                mean_4 += weight * row_4[here]
+            out_1[target], out_2[target] = mean_1, mean_2
+            out_3[target], out_4[target] = mean_3, mean_4

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 if TYPE_CHECKING:
-    from subflot.transport.gather import Slots, Sources, Targets  # Starts the compiler.
+    from subflot.transport.gather import Sources, Targets  # Starts the compiler.
 
 Precision = type[np.float32] | type[np.float64]
-Entries = TypeVar("Entries", "Targets", "Sources", "Slots")
+Entries = TypeVar("Entries", "Targets", "Sources")
 
 
 PRECISIONS = (torch.float32, torch.float64)
@@ -63,8 +63,8 @@ class Plan:
     def _targets(self) -> "dict[Precision, Targets]":
         from subflot.transport.gather import Targets
 
-        starts = np.searchsorted(self.target, np.arange(self.shape[1] + 1))
-        return _in_each_precision(Targets(starts, self.source, self.share))
+        starts = np.searchsorted(self.target, np.arange(self.shape[1] + 1)).astype(np.uint32)
+        return _in_each_precision(Targets(starts, self.source.astype(np.uint32), self.share))
 
     @cached_property
     def _sources(self) -> "dict[Precision, Sources]":
@@ -72,12 +72,6 @@ class Plan:
 
         entries = by_source(self.source, self.target, self.share, self.shape[0])
         return _in_each_precision(entries)
-
-    @cached_property
-    def _slots(self) -> "dict[Precision, Slots]":
-        from subflot.transport.gather import by_slot
-
-        return _in_each_precision(by_slot(self.source, self.target, self.share, self.shape[1]))
 
     def carry(self, tensor: Tensor, axis: int = 0) -> Tensor:
         """Replace the source channels along an axis by target channels.
@@ -119,7 +113,7 @@ class Plan:
         if num_blocks == 1:
             mean_rows(rows[0], results[0], self._targets[precision])
         elif length == 1:
-            look_up(rows[:, :, 0], results[:, :, 0], self._slots[precision])
+            look_up(rows[:, :, 0], results[:, :, 0], self._targets[precision])
         else:
             add_rows(rows, results, self._sources[precision])
         return torch.from_numpy(means)
@@ -127,7 +121,7 @@ class Plan:
     def _anywhere(self, tensor: Tensor, axis: int) -> Tensor:
         """Do the same on any device, also where gradients are wanted."""
         first: Tensor = tensor.movedim(axis, 0)
-        starts = torch.from_numpy(self._targets[np.float64].start[:-1])
+        starts = torch.from_numpy(self._targets[np.float64].start[:-1].astype(np.int64))
         means: Tensor = F.embedding_bag(
             self._chosen.to(tensor.device),
             first.flatten(1) if first.dim() > 1 else first[:, None],
