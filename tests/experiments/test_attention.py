@@ -19,6 +19,7 @@ from subflot.experiments import RunConfig, run
 from subflot.experiments.attention import (
     HISTORY,
     KINDS,
+    Attention,
     attend,
     attention,
     describe,
@@ -96,25 +97,43 @@ def test_submodels_are_cut_as_they_are_named() -> None:
 def test_a_finished_run_is_summed_up_over_all_its_test_images(tmp_path: Path) -> None:
     run(CONFIG, tmp_path / "run", workers=1)
     found = list(attend(CONFIG, tmp_path / "run"))
-    content = describe(found, CONFIG)
+    content = describe(found)
     assert content["num_images"] == sum(len(one.examples) for one in found)
     assert set(content["similarity"]) == set(KINDS) - {HISTORY}
-    by_client = {one.client: content["clients"][str(one.client)]["random"] for one in found}
-    total = sum(by_client[one.client] * len(one.examples) for one in found)
+    for row, one in zip(content["clients"], found, strict=True):
+        assert (row["run"], row["client"]) == (CONFIG.run_id, one.client)
+    rows = zip(content["clients"], found, strict=True)
+    total = sum(row["random"] * len(one.examples) for row, one in rows)
     assert content["similarity"]["random"]["mean"] == pytest.approx(total / content["num_images"])
     shown = pictures(found, count=2)
     assert shown["images"].shape == (2, 8, 8, 1)
     assert (float(shown["images"].min()), float(shown["images"].max())) == (0.0, 1.0)
-    assert_close(torch.from_numpy(shown["otp"][0]), found[0].maps["otp"][0])
+    sees = [bool(one.any()) for one in found[0].maps[HISTORY]]
+    assert content["num_empty"] == sum(
+        not one.any() for client in found for one in client.maps[HISTORY]
+    )
+    assert_close(torch.from_numpy(shown["otp"][0]), found[0].maps["otp"][sees.index(True)])
+
+
+def test_pictures_are_of_images_in_which_the_historical_model_sees_something() -> None:
+    examples = Examples(torch.rand(3, 1, 8, 8), torch.zeros(3, dtype=torch.int64))
+    maps = torch.zeros(3, 2, 2)
+    blank = Attention("run", 0, examples, dict.fromkeys(KINDS, maps))
+    seeing = Attention("run", 1, examples, dict.fromkeys(KINDS, maps.clone()))
+    seeing.maps[HISTORY][2, 1, 0] = 0.5
+    shown = pictures([blank, seeing], count=2)
+    assert not shown[HISTORY][0].any()
+    assert shown[HISTORY][1].tolist() == [[0, 0], [0.5, 0]]
+    assert describe([blank, seeing])["num_empty"] == 5
 
 
 def test_a_run_whose_models_are_gone_is_run_again(tmp_path: Path) -> None:
     run(CONFIG, tmp_path / "run", workers=1)
-    before = attention(tmp_path / "run", tmp_path / "maps.npz", workers=1)
+    before = attention([tmp_path / "run"], tmp_path / "maps.npz", workers=1)
     forget(tmp_path / "run")
     with pytest.raises(SubflotError, match=r"the models of .* are gone"):
         list(attend(CONFIG, tmp_path / "run"))
-    assert attention(tmp_path / "run", tmp_path / "maps.npz", workers=1) == before
+    assert attention([tmp_path / "run"], tmp_path / "maps.npz", workers=1) == before
 
 
 def test_a_method_without_history_is_refused(tmp_path: Path) -> None:

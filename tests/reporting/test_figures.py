@@ -194,7 +194,9 @@ def test_maps_are_drawn_over_their_images_with_their_similarity(tmp_path: Path) 
     path = tmp_path / "attention.json"
     kinds = {"history": "historical model", "otp": "OTP"}
     similar = {"otp": {"mean": 0.75, "deviation": 0.1}}
-    path.write_text(json.dumps({"kinds": kinds, "similarity": similar, "num_images": 7}))
+    path.write_text(
+        json.dumps({"kinds": kinds, "similarity": similar, "num_images": 7, "num_empty": 1})
+    )
     maps = np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 2, 2)
     np.savez(tmp_path / "attention.npz", images=np.zeros((2, 6, 6, 3)), history=maps, otp=1 - maps)
     figure = evidence.attention(path)

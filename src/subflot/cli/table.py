@@ -136,7 +136,8 @@ def _attention(order: Order, sheet: Path) -> Path:
             hint="; ".join(found.missing) or "leave out --no-run",
         )
     path = order.out / FIGURES / sheet.name
-    content = attention(records[0].folder, path.with_suffix(".npz"), workers=order.workers)
+    folders = [record.folder for record in records]
+    content = attention(folders, path.with_suffix(".npz"), workers=order.workers)
     _write(path, content)
     for kind, one in content["similarity"].items():
         name = content["kinds"][kind]

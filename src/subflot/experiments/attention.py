@@ -4,7 +4,7 @@ Paper of the maps: "Grad-CAM: Visual Explanations from Deep Networks via Gradien
 Localization", ICCV 2017.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ BATCH = 64
 class Attention:
     """Maps of one client, by kind of model: (images, height, width), from 0 to 1 each."""
 
+    run: str
     client: int
     examples: Examples
     maps: Mapping[str, Tensor]
@@ -93,7 +94,7 @@ def attend(config: RunConfig, folder: Path) -> Iterator[Attention]:
             with task.lend(weights) as model:
                 recalibrate(task, model, inputs)
                 maps[kind] = grad_cam(model.eval(), examples)
-        yield Attention(client.id, examples, maps)
+        yield Attention(config.run_id, client.id, examples, maps)
 
 
 def grad_cam(model: nn.Module, examples: Examples) -> Tensor:
@@ -148,25 +149,30 @@ def similarity(maps: Tensor, others: Tensor) -> Tensor:
     return torch.cosine_similarity(maps.flatten(1), others.flatten(1), dim=1)
 
 
-def attention(folder: Path, arrays: Path, *, workers: int | None = None) -> dict[str, Any]:
-    """Compare the maps of a finished run; a run without its models is run again.
+def attention(
+    folders: Sequence[Path], arrays: Path, *, workers: int | None = None
+) -> dict[str, Any]:
+    """Compare the maps of finished runs; a run without its models is run again.
 
     Args:
-        folder: of the run.
-        arrays: file, .npz, for the pictures.
-        workers: processes, if it has to be run again.
+        folders: of the runs.
+        arrays: file, .npz, for the pictures, which are of the first run.
+        workers: processes, if a run has to be run again.
     """
-    config = RunConfig.of(**RunRecord(folder).config)
-    if Store(folder).manifest() is None:
-        run(config, folder, workers=workers, force=True)
-    found = list(attend(config, folder))
-    content = describe(found, config)
+    found: list[Attention] = []
+    for folder in folders:
+        config = RunConfig.of(**RunRecord(folder).config)
+        if Store(folder).manifest() is None:
+            run(config, folder, workers=workers, force=True)
+        found += attend(config, folder)
+    content = describe(found)
     arrays.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(arrays, allow_pickle=False, **pictures(found))
+    first = [one for one in found if one.run == found[0].run]
+    np.savez_compressed(arrays, allow_pickle=False, **pictures(first))
     return content
 
 
-def describe(found: list[Attention], config: RunConfig) -> dict[str, Any]:
+def describe(found: Sequence[Attention]) -> dict[str, Any]:
     """Sum up how similar each kind's maps are to the historical model's, over all test images."""
     if not found:
         raise SubflotError("no client has a historical model and test images")
@@ -178,33 +184,48 @@ def describe(found: list[Attention], config: RunConfig) -> dict[str, Any]:
     return {
         "name": "attention",
         "title": "Where submodels look, beside the client's last model (Grad-CAM)",
-        "run": config.run_id,
         "num_images": len(each["otp"]),
+        "num_empty": sum(int((~one.maps[HISTORY].any(-1).any(-1)).sum()) for one in found),
         "kinds": KINDS,
         "similarity": {
             kind: {"mean": float(values.mean()), "deviation": float(values.std())}
             for kind, values in each.items()
         },
-        "clients": {
-            str(one.client): {
-                kind: float(similarity(one.maps[HISTORY], one.maps[kind]).mean()) for kind in each
+        "clients": [
+            {
+                "run": one.run,
+                "client": one.client,
+                **{
+                    kind: float(similarity(one.maps[HISTORY], one.maps[kind]).mean())
+                    for kind in each
+                },
             }
             for one in found
-        },
+        ],
     }
 
 
-def pictures(found: list[Attention], count: int = 4) -> dict[str, NDArray[Any]]:
-    """Pick the first test image of some clients for drawing: images, and the maps of each kind.
+def pictures(found: Sequence[Attention], count: int = 4) -> dict[str, NDArray[Any]]:
+    """Pick a test image of some clients for drawing: the image, and the maps of each kind.
+
+    It is the client's first image in which the historical model sees something, if there is one.
 
     Returns:
         arrays by name: `images`, (count, height, width, channels) from 0 to 1, and for each kind
         (count, rows, columns).
     """
     chosen = found[:: max(1, len(found) // count)][:count]
-    images = torch.stack([one.examples.inputs[0] for one in chosen])
+    places = [int(one.maps[HISTORY].any(-1).any(-1).float().argmax()) for one in chosen]
+    images = torch.stack(
+        [one.examples.inputs[place] for one, place in zip(chosen, places, strict=True)]
+    )
     images = (images - images.amin((1, 2, 3), keepdim=True)) / (
         images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
     ).clamp(min=1e-6)
-    shown = {kind: torch.stack([one.maps[kind][0] for one in chosen]).numpy() for kind in KINDS}
+    shown = {
+        kind: torch.stack(
+            [one.maps[kind][place] for one, place in zip(chosen, places, strict=True)]
+        ).numpy()
+        for kind in KINDS
+    }
     return {"images": images.permute(0, 2, 3, 1).numpy().astype(np.float32), **shown}

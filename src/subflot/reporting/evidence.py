@@ -52,7 +52,8 @@ def attention(path: Path) -> "Figure":
         axes.set_title(title + number, fontsize="small")
     figure.supxlabel(
         f"brighter: counts more for the true class; numbers: cosine to the maps of the historical "
-        f"model, mean and deviation over {found['num_images']} test images",
+        f"model, mean and deviation over {found['num_images']} test images; "
+        f"{found['num_empty']} of its maps are empty and like none",
         fontsize="small",
     )
     return figure
