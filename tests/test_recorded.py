@@ -1,5 +1,6 @@
-"""What docs/results.md prints is what the records under results/ say, run by run."""
+"""What the documents print is what the records under results/ say, run by run."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from subflot.cli.run import read_settings
 from subflot.cli.summary import summary_markdown
 from subflot.experiments.config import RunConfig, grid, parse
 from subflot.experiments.tuning import Tuning
+from subflot.reporting.sheet import read_sheet
+from subflot.reporting.tables import FORMATS
 from subflot.results import RunRecord
 
 ROOT = Path(__file__).parents[1]
@@ -48,3 +51,37 @@ def test_a_table_is_what_its_command_prints(preset: str, options: str, table: st
 def test_the_page_has_tables() -> None:
     assert SECTIONS
     assert len(SECTIONS) == PAGE.count("--out results\n")
+
+
+# ----- beside the paper
+
+RESULTS = ROOT / "results"
+PAPER = (ROOT / "docs" / "paper.md").read_text()
+TABLES = sorted((RESULTS / "tables").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_a_table_of_the_paper_is_what_its_records_say(path: Path) -> None:
+    sheet = read_sheet(path.with_suffix(".json"))
+    for suffix, write in FORMATS.values():
+        assert path.with_suffix(suffix).read_text() == write(sheet)
+    for cell in sheet.cells.values():
+        assert len(cell.values) in (0, cell.num_wanted), "a run is missing from the records"
+
+
+def test_every_table_and_figure_is_spoken_of_and_every_link_leads_somewhere() -> None:
+    assert TABLES
+    links = re.findall(r"\]\((\.\./[^)]+)\)", PAPER)
+    for link in links:
+        assert (ROOT / "docs" / link).exists(), link
+    spoken_of = {(ROOT / "docs" / link).resolve() for link in links}
+    assert spoken_of >= {path.resolve() for path in TABLES}
+    assert spoken_of >= {path.resolve() for path in (RESULTS / "figures").glob("*.png")}
+
+
+def test_the_similarities_of_maps_are_those_on_record() -> None:
+    found = json.loads((RESULTS / "figures" / "attention-reduced-tuned.json").read_text())
+    said = " ".join(PAPER.split())
+    assert f"over the {found['num_images']} test images of three seeds" in said
+    for one in found["similarity"].values():
+        assert f"{one['mean']:.3f}" in said
