@@ -152,13 +152,13 @@ def show_plan(grid: paper.Grid, order: Order) -> None:
 
 
 def _add(table: Table, title: str, planned: Sequence[Planned], left: set[str]) -> None:
-    todo = [one for one in planned if one.config.run_id in left]
-    cost = estimate((one.config, one.task) for one in todo)
+    unfinished = [one for one in planned if one.config.run_id in left]
+    cost = estimate((one.config, one.task) for one in unfinished)
     table.add_row(
         title,
         str(len(planned)),
         str(sum(one.is_trial for one in planned)),
-        str(len(planned) - len(todo)),
+        str(len(planned) - len(unfinished)),
         f"{cost.hours(1):.2g}",
         f"{cost.model_bytes / 1e9:.2g}",
     )

@@ -70,8 +70,8 @@ def slots(grid: Grid, terms: Terms, choices: Choices | None) -> list[Slot]:
     Args:
         grid: the table.
         terms: its scale, protocol and seeds.
-        choices: learning rates of the protocol `tuned`; None leaves a placeholder, which is good
-            for counting runs.
+        choices: learning rates of the protocol `tuned`; None takes any, which is good enough
+            to count runs.
     """
     found = []
     for column in grid.columns:
