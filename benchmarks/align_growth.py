@@ -7,18 +7,22 @@ tells how much more two bare loops got than one in the same minutes, 2 on an idl
 comparison stands between two of these, and the ones where both found the machine idle are also
 given alone. `cpu_ratio_two_workers` is what two workers add to the CPU time, which others spoil
 less. The workers are threads: the smaller the layers, the more of the time is Python, of which one
-thread runs at a time.
+thread runs at a time. `efficiency_of_processes` is what the machine would have given: two processes
+that stand ready, each with half of the work, and pass nothing back.
 """
 
 import json
 import math
+import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -76,6 +80,31 @@ def two_workers(work: list[Pair], channels: ChannelMap) -> None:
         pass
 
 
+@contextmanager
+def two_processes(work: list[Pair], channels: ChannelMap) -> Iterator[Callable[[], None]]:
+    """Make two processes ready to align half of the pairs each, and yield what sets them to it."""
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe() for _ in range(2)]
+    for half, (_, theirs) in enumerate(pipes):
+        context.Process(target=_obey, args=(theirs, work[half::2], channels), daemon=True).start()
+
+    def align_both() -> None:
+        for ours, _ in pipes:
+            ours.send(True)
+        for ours, _ in pipes:
+            ours.recv()
+
+    yield align_both
+    for ours, _ in pipes:
+        ours.send(False)
+
+
+def _obey(orders: "Connection[None, bool]", work: list[Pair], channels: ChannelMap) -> None:
+    while orders.recv():
+        one_by_one(work, channels)
+        orders.send(None)
+
+
 def median(work: Callable[[], object], clock: Callable[[], float]) -> float:
     """Median time of some runs, after one that compiles and imports."""
     work()
@@ -128,13 +157,15 @@ def parallel(factor: float, count: int) -> dict[str, float | None]:
     work, channels = pairs(factor, count)
     two_workers(work, channels)
     spin(1)
-    efficiencies, ratios, speedups = [], [], [machine_speedup()]
-    for _ in range(COMPARISONS):
-        alone, alone_cpu = seconds(lambda: one_by_one(work, channels))
-        together, together_cpu = seconds(lambda: two_workers(work, channels))
-        efficiencies.append(alone / together / 2)
-        ratios.append(together_cpu / alone_cpu)
-        speedups.append(machine_speedup())
+    efficiencies, of_processes, ratios, speedups = [], [], [], [machine_speedup()]
+    with two_processes(work, channels) as align_both:
+        for _ in range(COMPARISONS):
+            alone, alone_cpu = seconds(lambda: one_by_one(work, channels))
+            together, together_cpu = seconds(lambda: two_workers(work, channels))
+            efficiencies.append(alone / together / 2)
+            of_processes.append(alone / seconds(align_both)[0] / 2)
+            ratios.append(together_cpu / alone_cpu)
+            speedups.append(machine_speedup())
     idle = [
         efficiency
         for efficiency, *around in zip(efficiencies, speedups, speedups[1:], strict=False)
@@ -144,6 +175,7 @@ def parallel(factor: float, count: int) -> dict[str, float | None]:
         "efficiency_two_cores": statistics.median(efficiencies),
         "efficiency_when_idle": statistics.median(idle) if idle else None,
         "num_idle": len(idle),
+        "efficiency_of_processes": statistics.median(of_processes),
         "cpu_ratio_two_workers": statistics.median(ratios),
         "machine_speedup": statistics.median(speedups),
         "load_average": os.getloadavg()[0],
