@@ -52,6 +52,11 @@ class Attention:
     examples: Examples
     maps: Mapping[str, Tensor]
 
+    @property
+    def is_seen(self) -> Tensor:
+        """In which images the historical model sees something."""
+        return self.maps[HISTORY].flatten(1).any(1)
+
 
 def submodels(
     task: Task, method: SubFLOT, state: State, client: Client, turn: Turn
@@ -185,7 +190,7 @@ def describe(found: Sequence[Attention]) -> dict[str, Any]:
         "name": "attention",
         "title": "Where submodels look, beside the client's last model (Grad-CAM)",
         "num_images": len(each["otp"]),
-        "num_empty": sum(int((~one.maps[HISTORY].any(-1).any(-1)).sum()) for one in found),
+        "num_empty": sum(int((~one.is_seen).sum()) for one in found),
         "kinds": KINDS,
         "similarity": {
             kind: {"mean": float(values.mean()), "deviation": float(values.std())}
@@ -215,7 +220,7 @@ def pictures(found: Sequence[Attention], count: int = 4) -> dict[str, NDArray[An
         (count, rows, columns).
     """
     chosen = found[:: max(1, len(found) // count)][:count]
-    places = [int(one.maps[HISTORY].any(-1).any(-1).float().argmax()) for one in chosen]
+    places = [int(one.is_seen.float().argmax()) for one in chosen]
     images = torch.stack(
         [one.examples.inputs[place] for one, place in zip(chosen, places, strict=True)]
     )

@@ -53,7 +53,7 @@ def attention(path: Path) -> "Figure":
     figure.supxlabel(
         f"brighter: counts more for the true class; numbers: cosine to the maps of the historical "
         f"model, mean and deviation over {found['num_images']} test images; "
-        f"{found['num_empty']} of its maps are empty and like none",
+        f"{found['num_empty']} of its maps are empty and count as 0",
         fontsize="small",
     )
     return figure
