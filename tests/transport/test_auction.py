@@ -10,8 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subflot.transport import solve
-from subflot.transport.auction import find_below, recall, recall_below
+from subflot.transport.auction import find_below, recall, recall_below, survey
 from subflot.transport.ledger import LANES, Lanes, Memory
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("num_sources", range(1, 10))
+def test_one_look_tells_the_extent_and_what_each_target_costs(num_sources: int, dtype: Any) -> None:
+    rng = np.random.default_rng(num_sources)
+    for place in np.ndindex(num_sources, 3):  # The extremes may stand anywhere.
+        cost = rng.integers(1, 100, (num_sources, 3)).astype(dtype)
+        for extreme in (-5, 1000):
+            cost[place] = extreme
+            lowest, highest, total = survey(cost)
+            assert (lowest, highest) == (cost.min(), cost.max())
+            np.testing.assert_array_equal(total, cost.sum(0))
+            assert total.dtype == dtype
+        for value in (np.nan, np.inf, -np.inf):
+            cost[place] = value
+            assert not np.isfinite(survey(cost)[2][place[1]])
 
 
 @settings(max_examples=100)

@@ -13,6 +13,7 @@ from tolerances import DOUBLE, EXACT, FLOAT32
 
 from subflot.transport import Plan, average, identity, solve
 from subflot.transport.gather import by_source
+from subflot.transport.plan import make_plan
 
 
 def costs(num_sources: int, num_targets: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -120,6 +121,22 @@ def test_the_order_by_source_holds_the_same_entries(
         sources.share
     )
     np.testing.assert_array_equal(dense, expected)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(1, 8)), min_size=1))
+def test_entries_come_by_target_and_source_and_those_of_one_pair_are_added(
+    entries: list[tuple[int, int, int]],
+) -> None:
+    expected: dict[tuple[int, int], float] = {}
+    for here, there, amount in entries:
+        expected[there, here] = expected.get((there, here), 0) + amount
+    source, target, mass = (np.array(column) for column in zip(*entries, strict=True))
+    plan = make_plan(
+        source, target, mass.astype(np.float64), shape=(5, 4), cost=0.0, is_optimal=False
+    )
+    found = list(zip(plan.target.tolist(), plan.source.tolist(), strict=True))
+    assert found == sorted(expected)
+    assert plan.mass.tolist() == [expected[pair] for pair in found]
 
 
 KINDS_OF_PLANS = {

@@ -17,9 +17,10 @@ other stand in one file, for a compiled function is kept until its own file chan
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from subflot.transport.compiled import compiled
-from subflot.transport.ledger import LANES, Floats, Holdings, Ints, Lanes, Memory
+from subflot.transport.ledger import LANES, Floats, Holdings, Ints, Lanes, Longs, Memory
 
 FIRST_STEP, FIRST_STEP_ALONE, STEP_RATIO, FIRST_PROOF = 0.003, 0.0005, 10.0, 1e-3
 """Bidding steps as shares of the range of costs: the first, the first where a source has but one
@@ -30,6 +31,37 @@ MAX_CYCLES, CYCLES_RATIO = 16, 4
 times more the next, up to as many for each target."""
 BLOCK = 64
 """Entries that are compared at once; only a block with a hit is read entry by entry."""
+
+
+@compiled
+def survey(cost: Floats) -> tuple[float, float, Floats]:
+    """Return the lowest and the highest cost, and what each target costs for all sources together.
+
+    One pass, a column in each lane; NaN and infinity show in the sums alone.
+    """
+    num_sources, num_targets = cost.shape
+    lowest, highest, total = cost[0].copy(), cost[0].copy(), np.zeros(num_targets, cost.dtype)
+    for start in range(0, num_sources - 3, 4):
+        row_1, row_2, row_3, row_4 = cost[start], cost[start + 1], cost[start + 2], cost[start + 3]
+        for target in range(num_targets):
+            one, two, three, four = row_1[target], row_2[target], row_3[target], row_4[target]
+            low, other_low = one if one < two else two, three if three < four else four
+            high, other_high = one if one > two else two, three if three > four else four
+            low, high = (
+                low if low < other_low else other_low,
+                high if high > other_high else other_high,
+            )
+            lowest[target] = low if low < lowest[target] else lowest[target]
+            highest[target] = high if high > highest[target] else highest[target]
+            total[target] += (one + two) + (three + four)
+    for source in range(num_sources - num_sources % 4, num_sources):
+        row = cost[source]
+        for target in range(num_targets):
+            value = row[target]
+            lowest[target] = value if value < lowest[target] else lowest[target]
+            highest[target] = value if value > highest[target] else highest[target]
+            total[target] += value
+    return lowest.min(), highest.max(), total
 
 
 @compiled
@@ -188,11 +220,11 @@ def entry_of(holdings: Holdings, target: int, source: int) -> int:
 
 
 @compiled
-def entries(holdings: Holdings) -> tuple[Ints, Ints, Ints]:
+def entries(holdings: Holdings) -> tuple[Longs, Longs, Longs]:
     """List the source, target and amount of all holdings, by target and then by source."""
     total = holdings.num_held.sum()
-    source, target = np.empty(total, np.int32), np.empty(total, np.int32)
-    amount = np.empty(total, np.int32)
+    source, target = np.empty(total, np.int64), np.empty(total, np.int64)
+    amount = np.empty(total, np.int64)
     start = 0
     for here in range(len(holdings.num_held)):
         for entry in range(holdings.num_held[here]):
@@ -204,6 +236,15 @@ def entries(holdings: Holdings) -> tuple[Ints, Ints, Ints]:
             target[start + entry] = here
         start += holdings.num_held[here]
     return source, target, amount
+
+
+@compiled
+def spent(cost: Floats, source: Longs, target: Longs, mass: NDArray[np.float64]) -> float:
+    """Return what the entries of a plan cost together."""
+    total = 0.0
+    for entry in range(len(source)):
+        total += cost[source[entry], target[entry]] * mass[entry]
+    return total
 
 
 @compiled
@@ -338,8 +379,14 @@ def prove(
 
 @compiled
 def auction(
-    cost: Floats, units: int, room: int, largest: float, breadth: float, max_bids: int
-) -> tuple[tuple[Ints, Ints, Ints], bool]:
+    cost: Floats,
+    total: Floats,
+    units: int,
+    room: int,
+    largest: float,
+    breadth: float,
+    max_bids: int,
+) -> tuple[tuple[Longs, Longs, Longs], bool]:
     """Bid in ever smaller steps until a plan is proven optimal.
 
     Returns source, target and units of its entries, by target and then by source, and whether the
@@ -348,6 +395,7 @@ def auction(
 
     Args:
         cost: at least as many sources as targets, at least two targets, not all costs equal.
+        total: what each target costs for all sources together.
         units: what every source has to place.
         room: what every target can take.
         largest: no cost has a greater absolute value.
@@ -362,12 +410,7 @@ def auction(
         bound=np.full(num_sources, -np.inf, cost.dtype),
     )
     # Prices under which all targets cost the same on average: most rivalry is over at once.
-    price = np.zeros(num_targets, cost.dtype)
-    for first in range(0, num_sources - 3, 4):
-        price -= (cost[first] + cost[first + 1]) + (cost[first + 2] + cost[first + 3])
-    for last in range(num_sources - num_sources % 4, num_sources):
-        price -= cost[last]
-    price = (price - price.min()) / cost.dtype.type(num_sources)
+    price = (total.max() - total) / cost.dtype.type(num_sources)
     step = (FIRST_STEP if units > 1 else FIRST_STEP_ALONE) * breadth
     max_cycles = MAX_CYCLES
     while step >= 4 * np.finfo(cost.dtype).eps * (largest + price.max()):
@@ -379,5 +422,5 @@ def auction(
                 return entries(holdings), True
             max_cycles = min(CYCLES_RATIO * max_cycles, MAX_CYCLES * num_targets)
         step /= STEP_RATIO
-    nothing = np.empty(0, np.int32)
+    nothing = np.empty(0, np.int64)
     return (nothing, nothing, nothing), max_bids >= 0

@@ -43,7 +43,8 @@ def distances(source: Tensor, target: Tensor, *, name: str = "") -> Tensor:
         # Most rows are alike, as in a constant layer: subtract everywhere.
         return torch.cdist(source, target, compute_mode="donot_use_mm_for_euclid_dist")
     squared.clamp_(min=0)
-    for chunk in pairs.split(max(1, CHUNK // max(1, source.shape[1]))):
+    chunks = pairs.split(max(1, CHUNK // max(1, source.shape[1]))) if len(pairs) else ()
+    for chunk in chunks:
         rows, columns = chunk.unbind(1)
         difference = source[rows].sub_(target[columns])
         squared[rows, columns] = torch.linalg.vecdot(difference, difference)

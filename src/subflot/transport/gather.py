@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from subflot.transport.compiled import compiled
 
-Floats = NDArray[np.float64] | NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Floats = Doubles | NDArray[np.float32]
 Places = NDArray[np.uint32]
 """Without a sign, for numba looks at every signed index whether it counts from the end."""
 Longs = NDArray[np.int64]
@@ -43,7 +44,46 @@ class Sources(NamedTuple):
 
 
 @compiled
-def by_source(source: Longs, target: Longs, share: NDArray[np.float64], num: int) -> Sources:
+def in_order(source: Longs, target: Longs, mass: Doubles, num: int) -> tuple[Longs, Longs, Doubles]:
+    """Order entries by their target, of which there are `num`, and source; add up equal ones."""
+    place = np.zeros(num + 1, np.int64)
+    for here in target:
+        place[here + 1] += 1
+    place = np.cumsum(place)
+    sources, masses = np.empty(len(source), np.int64), np.empty(len(source))
+    for entry in range(len(source)):
+        here = place[target[entry]]
+        sources[here], masses[here] = source[entry], mass[entry]
+        place[target[entry]] = here + 1
+    targets, num_done, start = np.empty(len(source), np.int64), 0, 0
+    for here in range(num):  # Of one target there are few, and most lie in order.
+        first = num_done
+        for entry in range(start, place[here]):
+            origin, amount, slot = sources[entry], masses[entry], num_done
+            while slot > first and sources[slot - 1] > origin:
+                slot -= 1
+            if slot > first and sources[slot - 1] == origin:
+                masses[slot - 1] += amount
+                continue
+            for later in range(num_done, slot, -1):
+                sources[later], masses[later] = sources[later - 1], masses[later - 1]
+            sources[slot], masses[slot], targets[num_done] = origin, amount, here
+            num_done += 1
+        start = place[here]
+    return sources[:num_done].copy(), targets[:num_done].copy(), masses[:num_done].copy()
+
+
+@compiled
+def by_target(source: Longs, target: Longs, share: Doubles, num: int) -> Targets:
+    """Tell where the entries of each target begin, of which there are `num`."""
+    start = np.zeros(num + 1, np.uint32)
+    for here in target:
+        start[here + 1] += 1
+    return Targets(np.cumsum(start).astype(np.uint32), source.astype(np.uint32), share)
+
+
+@compiled
+def by_source(source: Longs, target: Longs, share: Doubles, num: int) -> Sources:
     """Order entries, which come by target, by their source, of which there are `num`."""
     start = np.zeros(num + 1, np.uint32)
     for entry in range(len(source)):

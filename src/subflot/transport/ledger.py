@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64] | NDArray[np.float32]
 Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
 
 LANES = 16
 """Targets that are compared at once: numbers 0, 16, 32, ... are one lane, 1, 17, 33, ... the next.

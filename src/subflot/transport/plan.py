@@ -61,10 +61,10 @@ class Plan:
 
     @cached_property
     def _targets(self) -> "dict[Precision, Targets]":
-        from subflot.transport.gather import Targets
+        from subflot.transport.gather import by_target
 
-        starts = np.searchsorted(self.target, np.arange(self.shape[1] + 1)).astype(np.uint32)
-        return _in_each_precision(Targets(starts, self.source.astype(np.uint32), self.share))
+        entries = by_target(self.source, self.target, self.share, self.shape[1])
+        return _in_each_precision(entries)
 
     @cached_property
     def _sources(self) -> "dict[Precision, Sources]":
@@ -143,8 +143,8 @@ def _in_each_precision(entries: Entries) -> dict[Precision, Entries]:
 
 
 def make_plan(
-    source: NDArray[np.integer],
-    target: NDArray[np.integer],
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
     mass: NDArray[np.float64],
     *,
     shape: tuple[int, int],
@@ -153,20 +153,10 @@ def make_plan(
     has_converged: bool = True,
 ) -> Plan:
     """Put the entries in order and add up those of one pair."""
-    pair = target.astype(np.int64) * shape[0] + source
-    order = np.argsort(pair, kind="stable")
-    pair, mass = pair[order], mass[order]
-    starts = np.flatnonzero(np.diff(pair, prepend=-1))
-    pair = pair[starts]
-    return Plan(
-        pair % shape[0],
-        pair // shape[0],
-        np.add.reduceat(mass, starts),
-        shape,
-        cost,
-        is_optimal,
-        has_converged,
-    )
+    from subflot.transport.gather import in_order
+
+    entries = in_order(source, target, mass, shape[1])
+    return Plan(*entries, shape, cost, is_optimal, has_converged)
 
 
 def identity(size: int) -> Plan:
