@@ -1,28 +1,24 @@
 """How the time of aligning grows with the width of a network and with the number of clients.
 
-A plain convolutional network is aligned to clients of half its width. Prints the fitted exponents
-(1 is proportional) and the efficiency of two workers at several widths, and draws the times. CPU
-seconds on one thread, but for two workers wall time, which other programs spoil: `machine_speedup`
-tells how much more two bare loops got than one in the same minutes, 2 on an idle machine. So every
-comparison stands between two of these, and the ones where both found the machine idle are also
-given alone. `cpu_ratio_two_workers` is what two workers add to the CPU time, which others spoil
-less. The workers are threads: the smaller the layers, the more of the time is Python, of which one
-thread runs at a time. `efficiency_of_processes` is what the machine would have given: two processes
-that stand ready, each with half of the work, and pass nothing back.
+A network with the layers of VGG11 is aligned to clients of half its width. Prints the fitted
+exponents (1 is proportional) and the efficiency of two workers at several widths, and draws the
+times. CPU seconds on one thread, but for two workers wall time, which other programs spoil:
+`machine_speedup` tells how much more two bare loops got than one in the same minutes, 2 on an idle
+machine. So every comparison stands between two of these, and the ones where both found the machine
+idle are also given alone. `cpu_ratio_two_workers` is what two workers add to the CPU time, which
+others spoil less. The workers are threads: the smaller the layers, the more of the time is Python,
+of which one thread runs at a time.
 """
 
 import json
 import math
-import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -33,13 +29,13 @@ from subflot.channels.keep import random
 from subflot.transport import align, align_all
 from subflot.transport.compiled import compiled
 
-CHANNELS = [64, 128, 256, 256, 512, 512]
+CHANNELS = [64, 128, 256, 256, 512, 512, 512, 512]
 FACTORS = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0]
 CLIENTS = [1, 2, 4, 8, 16]
 PRUNING_RATE = 0.5
 REPEATS = 5
 COMPARISONS, IDLE_SPEEDUP = 11, 1.9
-BATCHES = {0.5: 48, 1.0: 16, 2.0: 6}
+BATCHES = {0.5: 100, 1.0: 48, 2.0: 12}
 """Width of the networks -> how many are aligned by two workers."""
 
 Weights = dict[str, Tensor]
@@ -78,31 +74,6 @@ def two_workers(work: list[Pair], channels: ChannelMap) -> None:
     """Align in two threads."""
     for _ in align_all(work, channels, workers=2):
         pass
-
-
-@contextmanager
-def two_processes(work: list[Pair], channels: ChannelMap) -> Iterator[Callable[[], None]]:
-    """Make two processes ready to align half of the pairs each, and yield what sets them to it."""
-    context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe() for _ in range(2)]
-    for half, (_, theirs) in enumerate(pipes):
-        context.Process(target=_obey, args=(theirs, work[half::2], channels), daemon=True).start()
-
-    def align_both() -> None:
-        for ours, _ in pipes:
-            ours.send(True)
-        for ours, _ in pipes:
-            ours.recv()
-
-    yield align_both
-    for ours, _ in pipes:
-        ours.send(False)
-
-
-def _obey(orders: "Connection[None, bool]", work: list[Pair], channels: ChannelMap) -> None:
-    while orders.recv():
-        one_by_one(work, channels)
-        orders.send(None)
 
 
 def median(work: Callable[[], object], clock: Callable[[], float]) -> float:
@@ -157,15 +128,13 @@ def parallel(factor: float, count: int) -> dict[str, float | None]:
     work, channels = pairs(factor, count)
     two_workers(work, channels)
     spin(1)
-    efficiencies, of_processes, ratios, speedups = [], [], [], [machine_speedup()]
-    with two_processes(work, channels) as align_both:
-        for _ in range(COMPARISONS):
-            alone, alone_cpu = seconds(lambda: one_by_one(work, channels))
-            together, together_cpu = seconds(lambda: two_workers(work, channels))
-            efficiencies.append(alone / together / 2)
-            of_processes.append(alone / seconds(align_both)[0] / 2)
-            ratios.append(together_cpu / alone_cpu)
-            speedups.append(machine_speedup())
+    efficiencies, ratios, speedups = [], [], [machine_speedup()]
+    for _ in range(COMPARISONS):
+        alone, alone_cpu = seconds(lambda: one_by_one(work, channels))
+        together, together_cpu = seconds(lambda: two_workers(work, channels))
+        efficiencies.append(alone / together / 2)
+        ratios.append(together_cpu / alone_cpu)
+        speedups.append(machine_speedup())
     idle = [
         efficiency
         for efficiency, *around in zip(efficiencies, speedups, speedups[1:], strict=False)
@@ -175,7 +144,6 @@ def parallel(factor: float, count: int) -> dict[str, float | None]:
         "efficiency_two_cores": statistics.median(efficiencies),
         "efficiency_when_idle": statistics.median(idle) if idle else None,
         "num_idle": len(idle),
-        "efficiency_of_processes": statistics.median(of_processes),
         "cpu_ratio_two_workers": statistics.median(ratios),
         "machine_speedup": statistics.median(speedups),
         "load_average": os.getloadavg()[0],
