@@ -4,6 +4,7 @@ Paper: "KD3A: Unsupervised Multi-Source Decentralized Domain Adaptation via Know
 Distillation", ICML 2021.
 """
 
+import torch
 from torch import Tensor, nn
 
 
@@ -43,5 +44,7 @@ class Digit5CNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, shape (batch, classes)."""
+        # With channels last in memory a processor convolves and pools faster.
+        images = images.contiguous(memory_format=torch.channels_last)
         logits: Tensor = self.classifier(self.features(images).flatten(1))
         return logits

@@ -5,6 +5,7 @@ MobiCASE 2014. The paper has the idea, convolution along time over sensor channe
 those common in federated learning on the UCI HAR data.
 """
 
+import torch
 from torch import Tensor, nn
 
 
@@ -36,5 +37,7 @@ class HARCNN(nn.Module):
 
     def forward(self, windows: Tensor) -> Tensor:
         """Logits, shape (batch, classes)."""
+        # With channels last in memory a processor convolves and pools faster.
+        windows = windows.contiguous(memory_format=torch.channels_last)
         logits: Tensor = self.classifier(self.features(windows).flatten(1))
         return logits

@@ -4,6 +4,7 @@ Paper: "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, with
 ImageNet: an image shrinks 32 times, so that 32x32 inputs end as a single pixel.
 """
 
+import torch
 from torch import Tensor, nn
 
 from subflot.models.initialise import initialise_classifier, initialise_convs
@@ -83,6 +84,8 @@ class MobileNetV2(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, shape (batch, classes)."""
+        # With channels last in memory a processor convolves faster, depthwise most of all.
+        images = images.contiguous(memory_format=torch.channels_last)
         pooled = self.pool(self.features(images)).flatten(1)
         logits: Tensor = self.classifier(self.dropout(pooled))
         return logits
