@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from subflot.channels.space import ChannelMap, Segment, Segments
+from subflot.channels.rows import rows
+from subflot.channels.space import ChannelMap
 from subflot.weights import Weights
 
 
@@ -42,28 +43,8 @@ def largest(channels: ChannelMap, pruning_rate: float, weights: Weights) -> dict
         for name, axis in channels.producers.get(space) or channels.members(space):
             segments = channels.axes[name][axis]
             assert segments is not None
-            norm += _norms(weights[name], axis, segments, space, channels).cpu()
+            own = rows(weights[name].detach(), axis, segments, space, channels.sizes)
+            norm += own.abs().double().sum(1).cpu()
         # A stable order makes ties, as among dead channels, keep the first.
         kept[space] = norm.argsort(descending=True, stable=True)[:count].sort().values
     return kept
-
-
-def _norms(
-    tensor: Tensor, axis: int, segments: Segments, space: str, channels: ChannelMap
-) -> Tensor:
-    """Sum of absolute values per channel of a space along one axis of a tensor."""
-    rows = tensor.detach().abs().double().movedim(axis, 0)
-    sums = rows.reshape(len(rows), -1).sum(1)
-    pieces = sums.split([segment.size(channels.sizes) for segment in segments])
-    return sum(
-        (
-            _per_channel(piece, s)
-            for piece, s in zip(pieces, segments, strict=True)
-            if s.space == space
-        ),
-        torch.zeros(channels.sizes[space], dtype=torch.float64, device=sums.device),
-    )
-
-
-def _per_channel(piece: Tensor, segment: Segment) -> Tensor:
-    return piece.view(segment.copies, -1, segment.repeat).sum(dim=(0, 2))

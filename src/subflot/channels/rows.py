@@ -1,6 +1,6 @@
 """What a tensor holds of each channel of a space, laid out in rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ def rows(
     tensor: Tensor, axis: int, segments: Segments, space: str, sizes: Mapping[str, int]
 ) -> Tensor:
     """Return a row for each channel of a space: all entries that lie in it along an axis.
+
+    Where they lie together in memory, the rows are the tensor's own.
 
     Args:
         tensor: of any shape.
@@ -28,14 +30,15 @@ def rows(
                 [2, 3],
                 [4, 5]])
     """
-    pieces = tensor.movedim(axis, 0).split([segment.size(sizes) for segment in segments])
-    return torch.cat(
-        [
-            piece.reshape(segment.copies, sizes[space], -1)
-            .transpose(0, 1)
-            .reshape(sizes[space], -1)
-            for piece, segment in zip(pieces, segments, strict=True)
-            if segment.space == space
-        ],
-        dim=1,
-    )
+    axis %= tensor.ndim
+    pieces: Sequence[Tensor] = (tensor,)
+    if len(segments) > 1:
+        pieces = tensor.split([segment.size(sizes) for segment in segments], axis)
+    found = [
+        piece.unflatten(axis, (segment.copies, sizes[space], segment.repeat))
+        .movedim(axis + 1, 0)
+        .reshape(sizes[space], -1)
+        for piece, segment in zip(pieces, segments, strict=True)
+        if segment.space == space
+    ]
+    return torch.cat(found, 1) if len(found) > 1 else found[0]

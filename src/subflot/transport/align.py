@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from subflot.channels.flow import Origin
+from subflot.channels.rows import rows
 from subflot.channels.space import ChannelMap, Segment, Segments
 from subflot.errors import ChannelError, SubflotError
 from subflot.transport.distance import distances
@@ -173,8 +174,10 @@ class _Walk:
         if is_whole and not self._is_joint(space):
             self._entered[name] = source
         sides = ((source, self.sizes), (target, self.target_sizes))
-        rows, others = (_channels(side, own, self._segments(origin), space, n) for side, n in sides)
-        return rows, others
+        mine, others = (
+            rows(side, own, self._segments(origin), space, sizes) for side, sizes in sides
+        )
+        return mine, others
 
     def _plan(self, origin: Origin, space: str) -> Plan | None:
         """The plan of a space as it is met on an axis of a tensor."""
@@ -271,20 +274,3 @@ def _moments(tensor: Tensor, axis: int) -> Tensor:
     """Mean and spread along an axis, which no permutation changes."""
     spread, mean = torch.std_mean(tensor, axis, correction=0, keepdim=True)
     return torch.cat([mean, spread], axis)
-
-
-def _channels(
-    tensor: Tensor, axis: int, segments: Segments, space: str, sizes: Mapping[str, int]
-) -> Tensor:
-    """One row per channel of a space, with all its entries in a tensor, shape (channels, ...)."""
-    rows = []
-    pieces = _split(tensor, axis, segments, sizes)
-    for piece, segment in zip(pieces, segments, strict=True):
-        if segment.space == space:
-            if segment.copies > 1 or segment.repeat > 1:
-                piece = piece.unflatten(axis, (segment.copies, sizes[space], segment.repeat))
-                piece = piece.movedim(axis + 1, 0)
-            else:
-                piece = piece.movedim(axis, 0)
-            rows.append(piece.flatten(1))
-    return torch.cat(rows, 1) if len(rows) > 1 else rows[0]
