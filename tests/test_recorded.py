@@ -53,20 +53,6 @@ def test_the_page_has_tables() -> None:
     assert len(SECTIONS) == PAGE.count("--out results\n")
 
 
-def test_the_first_seed_on_har_is_what_its_records_say() -> None:
-    table = PAGE[PAGE.index("## HAR, 30 users") :]
-    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    _, _, *rows = [[line[0].split(",")[0], *line[1:]] for line in lines]
-    methods = ["subflot", "subflot-partial", "heterofl", "fedavg", "local"]
-    assert [name for name, *_ in rows] == methods
-    for name, rate, *shown in rows:
-        (folder,) = (ROOT / "results" / "har").glob(f"{name}-s0-*")
-        record = RunRecord(folder)
-        assert record.config["learning_rate"] == float(rate)
-        found = [record.summary().get(key) for key in ("trained", "extracted", "global")]
-        assert shown == ["-" if one is None else f"{one:.1%}".replace("%", " %") for one in found]
-
-
 # ----- beside the paper
 
 RESULTS = ROOT / "results"
