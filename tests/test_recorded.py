@@ -53,6 +53,16 @@ def test_the_page_has_tables() -> None:
     assert len(SECTIONS) == PAGE.count("--out results\n")
 
 
+def test_the_run_that_diverged_is_told_as_it_was() -> None:
+    (folder,) = (ROOT / "results" / "har").glob("subflot-s2-*")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rejected = {row["round"]: row["num_rejected"] for row in rows if row["num_rejected"]}
+    assert (min(rejected), max(rejected)) == (35, 38)
+    said = " ".join(PAGE.split())
+    assert f"in rounds 35 to 38 the server rejected {sum(rejected.values())} uploads" in said
+    assert f"The third had {rows[29]['trained']['mean']:.0%}".replace("%", " % in round 30") in said
+
+
 # ----- beside the paper
 
 RESULTS = ROOT / "results"

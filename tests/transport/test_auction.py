@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subflot.transport import solve
-from subflot.transport.auction import find_below, recall, recall_below, survey
+from subflot.transport.auction import find_below, recall, recall_below
 from subflot.transport.ledger import LANES, Lanes, Memory
+from subflot.transport.survey import survey
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -112,7 +112,7 @@ def _read(cost: Tensor | NDArray[Any], name: str) -> Costs:
 
 def _look_at(cost: Costs, name: str = "") -> Problem:
     """Lay the costs out row by row, and see that they are finite."""
-    from subflot.transport.auction import survey  # Starts the compiler.
+    from subflot.transport.survey import survey  # Starts the compiler.
 
     cost = cost if cost.flags.c_contiguous else cost.copy()
     problem = Problem(cost, *survey(cost))
@@ -126,7 +126,7 @@ def _of(name: str) -> str:
 
 
 def _plan(cost: Costs, flow: Flow, num_units: int, *, is_turned: bool) -> Plan:
-    from subflot.transport.auction import spent
+    from subflot.transport.survey import spent
 
     value = spent(cost, flow.source, flow.target, flow.units / num_units)
     shape = cost.T.shape if is_turned else cost.shape
