@@ -1,13 +1,16 @@
 """How the time of aligning grows with the width of a network and with the number of clients.
 
 A network with the layers of VGG11 is aligned to clients of half its width. Prints the fitted
-exponents (1 is proportional) and the efficiency of two workers at several widths, and draws the
-times. CPU seconds on one thread, but for two workers wall time, which other programs spoil:
+exponents (1 is proportional) and draws the times, in CPU seconds on one thread.
+
+Then what two workers gain, at several widths: those of the engine, which are processes and find all
+they need in the folder of a run (`engine`: what a round of SubFLOT aligns, in both directions), and
+those of `align_all`, which are threads (`threads`: the smaller the layers, the more of the time is
+Python, of which one thread runs at a time). This is wall time, which other programs spoil:
 `machine_speedup` tells how much more two bare loops got than one in the same minutes, 2 on an idle
 machine. So every comparison stands between two of these, and the ones where both found the machine
-idle are also given alone. `cpu_ratio_two_workers` is what two workers add to the CPU time, which
-others spoil less. The workers are threads: the smaller the layers, the more of the time is Python,
-of which one thread runs at a time.
+idle are also given alone. `cpu_ratio` is what two workers add to the CPU time, which others spoil
+less; it is given for threads alone.
 """
 
 import json
@@ -19,13 +22,27 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from subflot import ChannelMap, take, trace
+from subflot import (
+    ChannelMap,
+    LocalTraining,
+    Task,
+    federate,
+    from_arrays,
+    make,
+    simulate,
+    take,
+    trace,
+)
+from subflot.algorithms.base import Client, Turn, Upload
 from subflot.channels.keep import random
+from subflot.simulation.federation import Federation
+from subflot.simulation.workers import Workers
 from subflot.transport import align, align_all
 from subflot.transport.compiled import compiled
 
@@ -35,11 +52,14 @@ CLIENTS = [1, 2, 4, 8, 16]
 PRUNING_RATE = 0.5
 REPEATS = 5
 COMPARISONS, IDLE_SPEEDUP = 11, 1.9
-BATCHES = {0.5: 100, 1.0: 48, 2.0: 12}
+BATCHES = {0.25: 200, 0.5: 100, 1.0: 48, 2.0: 12}
 """Width of the networks -> how many are aligned by two workers."""
+IMAGE, EXAMPLES = (3, 8, 8), 4
+"""What a client holds: enough for one step of training, after which it has a history."""
 
 Weights = dict[str, Tensor]
 Pair = tuple[Weights, Weights]
+Comparison = dict[str, float | None]
 
 
 def network(factor: float) -> nn.Module:
@@ -56,7 +76,7 @@ def pairs(factor: float, count: int) -> tuple[list[Pair], ChannelMap]:
     """Make a global model, models of some clients, and their map."""
     torch.manual_seed(0)
     model = network(factor)
-    channels = trace(model, torch.zeros(2, 3, 8, 8))
+    channels = trace(model, torch.zeros(2, *IMAGE))
     clients = []
     for client in range(count):
         kept = random(channels, PRUNING_RATE, torch.Generator().manual_seed(client))
@@ -70,7 +90,7 @@ def one_by_one(work: list[Pair], channels: ChannelMap) -> None:
         align(source, target, channels)
 
 
-def two_workers(work: list[Pair], channels: ChannelMap) -> None:
+def two_threads(work: list[Pair], channels: ChannelMap) -> None:
     """Align in two threads."""
     for _ in align_all(work, channels, workers=2):
         pass
@@ -123,16 +143,15 @@ def machine_speedup() -> float:
     return 2 * seconds(lambda: spin_together(1))[0] / seconds(lambda: spin_together(2))[0]
 
 
-def parallel(factor: float, count: int) -> dict[str, float | None]:
-    """Compare two workers with none, in turn, and see what the machine had to give."""
-    work, channels = pairs(factor, count)
-    two_workers(work, channels)
-    spin(1)
+def compare(alone: Callable[[], object], together: Callable[[], object]) -> Comparison:
+    """Compare two workers with one, in turn, and see what the machine had to give."""
+    for work in (alone, together, lambda: spin(1)):
+        work()
     efficiencies, ratios, speedups = [], [], [machine_speedup()]
     for _ in range(COMPARISONS):
-        alone, alone_cpu = seconds(lambda: one_by_one(work, channels))
-        together, together_cpu = seconds(lambda: two_workers(work, channels))
-        efficiencies.append(alone / together / 2)
+        alone_wall, alone_cpu = seconds(alone)
+        together_wall, together_cpu = seconds(together)
+        efficiencies.append(alone_wall / together_wall / 2)
         ratios.append(together_cpu / alone_cpu)
         speedups.append(machine_speedup())
     idle = [
@@ -144,10 +163,51 @@ def parallel(factor: float, count: int) -> dict[str, float | None]:
         "efficiency_two_cores": statistics.median(efficiencies),
         "efficiency_when_idle": statistics.median(idle) if idle else None,
         "num_idle": len(idle),
-        "cpu_ratio_two_workers": statistics.median(ratios),
+        "cpu_ratio": statistics.median(ratios),
         "machine_speedup": statistics.median(speedups),
         "load_average": os.getloadavg()[0],
     }
+
+
+def threads(factor: float, count: int) -> Comparison:
+    """Compare `align_all` with `align`."""
+    work, channels = pairs(factor, count)
+    return compare(lambda: one_by_one(work, channels), lambda: two_threads(work, channels))
+
+
+def align_client(federation: Federation, client: Client, turn: Turn) -> None:
+    """Do what the server does for a client in a round: cut its submodel, and align its answer."""
+    _, state = federation.before(turn.round)
+    part = federation.offer(client, turn).weights
+    federation.algorithm.place(federation.task, state, client, Upload(part, EXAMPLES), turn)
+
+
+def engine(factor: float, count: int) -> Comparison:
+    """Compare two processes of the engine with one, in the second round of a run."""
+    torch.manual_seed(0)
+    images, labels = torch.randn(count * EXAMPLES, *IMAGE), torch.arange(count * EXAMPLES) % 10
+    data = federate(from_arrays(images, labels), partition="iid", num_clients=count)
+    task = Task.of(network(factor), images[:2], LocalTraining(learning_rate=0.01, epochs=1))
+    clients = [Client(number, PRUNING_RATE) for number in range(count)]
+    with tempfile.TemporaryDirectory() as name:
+        folder, method = Path(name), make("subflot")
+        for _ in simulate(method, task, data, clients, rounds=1, folder=folder, workers=2):
+            pass
+        federation = Federation(method, method.prepare(task), data, folder)
+        both = [Workers(federation, num_workers) for num_workers in (1, 2)]
+
+        def aligned(workers: Workers) -> None:
+            turn = Turn(2, 2, seed=0)
+            for promise in [workers.submit(align_client, client, turn) for client in clients]:
+                promise.result()
+
+        try:
+            found = compare(*(partial(aligned, workers) for workers in both))
+        finally:
+            for workers in both:
+                workers.close()
+    del found["cpu_ratio"]  # This process does not see the time of the others.
+    return found
 
 
 def draw(by_width: list[float], by_clients: list[float], path: Path) -> None:
@@ -185,7 +245,8 @@ def main() -> None:
     result = {
         "exponent_width": slope(FACTORS, by_width),
         "exponent_clients": slope([float(count) for count in CLIENTS], by_clients),
-        "two_workers": {str(f): parallel(f, count) for f, count in BATCHES.items()},
+        "engine": {str(factor): engine(factor, count) for factor, count in BATCHES.items()},
+        "threads": {str(factor): threads(factor, count) for factor, count in BATCHES.items()},
         "width_seconds": dict(zip(map(str, FACTORS), by_width, strict=True)),
         "client_seconds": dict(zip(map(str, CLIENTS), by_clients, strict=True)),
         "picture": str(path),

@@ -21,6 +21,7 @@ from subflot.transport import Alignment, Plan, align, identity
 from subflot.transport.diagnose import MAX_PANELS, Match, diagnose, draw, squared_distance
 
 SUMS: Tolerance = {"rtol": 1e-12, "atol": 0.0}
+SINGLE: Tolerance = {"rtol": 1e-6, "atol": 0.0}
 """Double precision, added up in another order."""
 
 
@@ -121,15 +122,28 @@ def test_there_is_a_row_for_every_layer_that_makes_a_space() -> None:
     assert not any(match.is_optimal for match in found.matches)  # Blurred plans are not.
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("widths", [(3, 4, 3, 4), (3, 4, 2, 1), (2, 1, 3, 4), (3, 1, 2, 4)])
-def test_the_squared_distance_is_that_of_a_plain_loop(widths: tuple[int, int, int, int]) -> None:
+def test_the_squared_distance_is_that_of_a_plain_loop(
+    widths: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
     one, channels = joined(0, *widths[:2])
     other, _ = joined(1, *widths[2:])
+    one, other = ({n: t.to(dtype) for n, t in w.items()} for w in (one, other))
     expected = plain_distance(entries(one, *widths[:2]), entries(other, *widths[2:]))
     assert expected > 1
-    assert_close(squared_distance(one, other, channels), expected, **SUMS)
-    assert_close(squared_distance(other, one, channels), expected, **SUMS)
+    tolerance = SUMS if dtype == torch.float64 else SINGLE
+    assert_close(squared_distance(one, other, channels), expected, **tolerance)
+    assert_close(squared_distance(other, one, channels), expected, **tolerance)
     assert squared_distance(one, one, channels) == 0
+
+
+def test_squares_beyond_single_precision_are_added_up_in_double() -> None:
+    one, channels = two_layers([[3e30, 0.0], [0.0, 4e30]])
+    none = {name: torch.zeros_like(tensor) for name, tensor in one.items()}
+    narrow = take(none, channels, {"0": torch.tensor([0])})
+    for other in (none, narrow):
+        assert_close(squared_distance(one, other, channels), 25e60, **SINGLE)
 
 
 @pytest.mark.parametrize("widths", [(3, 4, 2, 1), (2, 1, 3, 4)])
@@ -162,7 +176,7 @@ def test_with_the_whole_share_the_anchor_is_the_aligned_model() -> None:
     whole = diagnose(alignment, source, target, channels, global_share=1.0)
     assert whole.delta_p == whole.delta_ot
     none = diagnose(alignment, source, target, channels, global_share=0.0)
-    assert none.delta_p == squared_distance(target, source, channels)
+    assert_close(none.delta_p, squared_distance(target, source, channels), **SINGLE)
 
 
 def reverse(size: int) -> Plan:

@@ -124,12 +124,14 @@ class SubFLOT(Algorithm):
         elif self.proxy == "random":
             draw = turn.generator("proxy", client.id)
             first = random(task.channels, client.pruning_rate, draw)
+        own = state.history.get(client.id) if self.proxy == "history" else None
+        if own is not None:
+            sizes = task.channels.sizes_of(own)
+            if all(sizes[space] == len(index) for space, index in first.items()):
+                return own
         part = take(state.weights, task.channels, first)
-        if self.proxy != "history" or client.id not in state.history:
+        if own is None:
             return part
-        own = state.history[client.id]
-        if all(tensor.shape == part[name].shape for name, tensor in own.items()):
-            return own
         return self._align(task, own, part).weights  # Its rate changed: carried to the new width.
 
     def _global_share(self, state: State) -> float:

@@ -31,14 +31,21 @@ def rows(
                 [4, 5]])
     """
     axis %= tensor.ndim
-    pieces: Sequence[Tensor] = (tensor,)
-    if len(segments) > 1:
-        pieces = tensor.split([segment.size(sizes) for segment in segments], axis)
     found = [
         piece.unflatten(axis, (segment.copies, sizes[space], segment.repeat))
         .movedim(axis + 1, 0)
         .reshape(sizes[space], -1)
-        for piece, segment in zip(pieces, segments, strict=True)
+        for piece, segment in zip(split(tensor, axis, segments, sizes), segments, strict=True)
         if segment.space == space
     ]
     return torch.cat(found, 1) if len(found) > 1 else found[0]
+
+
+def split(
+    tensor: Tensor, axis: int, segments: Segments, sizes: Mapping[str, int]
+) -> Sequence[Tensor]:
+    """Cut a tensor along an axis into its stretches."""
+    if len(segments) == 1:
+        return (tensor,)
+    pieces: Sequence[Tensor] = tensor.split([s.size(sizes) for s in segments], axis)
+    return pieces

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from subflot.channels.flow import Origin
-from subflot.channels.rows import rows
+from subflot.channels.rows import rows, split
 from subflot.channels.space import ChannelMap, Segment, Segments
 from subflot.errors import ChannelError, SubflotError
 from subflot.transport.distance import distances
@@ -235,7 +235,7 @@ class _Walk:
         plans = [s.space and s.space in self.free and self._plan(origin, s.space) for s in segments]
         if not any(plans):
             return tensor
-        pieces = _split(tensor, axis, segments, self.sizes)
+        pieces = split(tensor, axis, segments, self.sizes)
         moved = [
             _moved(piece, axis, segment, plan, adds=adds) if plan else piece
             for piece, segment, plan in zip(pieces, segments, plans, strict=True)
@@ -258,16 +258,6 @@ def _moved(piece: Tensor, axis: int, segment: Segment, plan: Plan, *, adds: bool
         parts = piece.unflatten(axis, (segment.copies, plan.shape[0], segment.repeat))
         result = plan.carry(parts, axis + 1).flatten(axis, axis + 2)
     return result.mul_(plan.shape[0] / plan.shape[1]) if adds else result
-
-
-def _split(
-    tensor: Tensor, axis: int, segments: Segments, sizes: Mapping[str, int]
-) -> Sequence[Tensor]:
-    """Cut a tensor along an axis into its stretches."""
-    if len(segments) == 1:
-        return (tensor,)
-    pieces: Sequence[Tensor] = tensor.split([s.size(sizes) for s in segments], axis)
-    return pieces
 
 
 def _moments(tensor: Tensor, axis: int) -> Tensor:

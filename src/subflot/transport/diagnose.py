@@ -1,6 +1,7 @@
 """What an alignment did: a row per layer, the distances of the theorem, and pictures of plans."""
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +10,8 @@ import torch
 from torch import Tensor
 
 from subflot.channels.flow import Origin
-from subflot.channels.resize import put
-from subflot.channels.space import ChannelMap
+from subflot.channels.rows import split
+from subflot.channels.space import ChannelMap, Segments
 from subflot.drawing import blank, check_picture
 from subflot.errors import SubflotError
 from subflot.transport.align import Alignment
@@ -101,7 +102,7 @@ def diagnose(
     for name in _counted(source, parameters):
         carried, last = _double(alignment.weights[name]), _double(target[name])
         anchor = global_share * carried + (1 - global_share) * last
-        own = source[name]
+        own = _double(source[name])
         delta_ot += _squared_distance(name, carried, own, channels, target_sizes, sizes)
         delta_p += _squared_distance(name, anchor, own, channels, target_sizes, sizes)
     return Diagnosis(matches, delta_ot, delta_p, global_share)
@@ -119,7 +120,7 @@ def squared_distance(
 
     Channel c of one is compared with channel c of the other, whatever the shapes: behind a flatten
     with all its positions. Entries of a channel that the other model does not have are compared
-    with zero. Sums are taken in double precision.
+    with zero. Squares are added up in the precision of the weights along a row, and then in double.
 
     Args:
         one: weights of one model.
@@ -160,20 +161,44 @@ def _squared_distance(
     other_sizes: Mapping[str, int],
 ) -> float:
     """Compare one tensor of two models whose spaces have these sizes."""
-    wide = channels.resized({s: max(size, other_sizes[s]) for s, size in sizes.items()})
-    difference = _widened(name, one, sizes, wide) - _widened(name, other, other_sizes, wide)
-    return float(difference.square().sum())
+    common = {space: min(size, other_sizes[space]) for space, size in sizes.items()}
+    axes = channels.axes[name]
+    shared, rest = _parted(one, axes, sizes, common)
+    other_shared, other_rest = _parted(other, axes, other_sizes, common)
+    return _squares(shared - other_shared.to(shared.device)) + rest + other_rest
 
 
-def _widened(name: str, tensor: Tensor, sizes: Mapping[str, int], wide: ChannelMap) -> Tensor:
-    """Give a tensor the shape it has in a wider model, with zeros for channels it lacks."""
-    shape = [
-        length if segments is None else sum(segment.size(wide.sizes) for segment in segments)
-        for length, segments in zip(tensor.shape, wide.axes[name], strict=True)
-    ]
-    first = {s: torch.arange(size) for s, size in sizes.items() if size < wide.sizes[s]}
-    like = {name: torch.empty(shape, device="meta")}
-    return put({name: _double(tensor)}, like, wide, first)[0][name]
+def _parted(
+    tensor: Tensor,
+    axes: Sequence[Segments | None],
+    sizes: Mapping[str, int],
+    common: Mapping[str, int],
+) -> tuple[Tensor, float]:
+    """Cut off the channels that the other model lacks; return what is left, and their squares."""
+    rest = 0.0
+    for axis, segments in enumerate(stretches or () for stretches in axes):
+        if all(s.space is None or common[s.space] == sizes[s.space] for s in segments):
+            continue
+        left = []
+        for piece, segment in zip(split(tensor, axis, segments, sizes), segments, strict=True):
+            if segment.space is not None and common[segment.space] < sizes[segment.space]:
+                size, most = sizes[segment.space], common[segment.space]
+                parts = piece.unflatten(axis, (segment.copies, size, segment.repeat))
+                piece, more = (
+                    part.flatten(axis, axis + 2) for part in parts.tensor_split([most], axis + 1)
+                )
+                rest += _squares(more)
+            left.append(piece)
+        tensor = torch.cat(left, axis) if len(left) > 1 else left[0]
+    return tensor, rest
+
+
+def _squares(tensor: Tensor) -> float:
+    """Sum the squares of a tensor, of its rows in its own precision and of them in double."""
+    rows = tensor.reshape(len(tensor), -1) if tensor.ndim else tensor.reshape(1, 1)
+    dtype = torch.promote_types(rows.dtype, torch.float32)
+    total = float(_double(torch.linalg.vector_norm(rows, dim=1, dtype=dtype)).square().sum())
+    return total if math.isfinite(total) else float(_double(rows).square().sum())
 
 
 def _double(tensor: Tensor) -> Tensor:
