@@ -52,7 +52,7 @@ CLIENTS = [1, 2, 4, 8, 16]
 PRUNING_RATE = 0.5
 REPEATS = 5
 COMPARISONS, IDLE_SPEEDUP = 11, 1.9
-BATCHES = {0.25: 200, 0.5: 100, 1.0: 48, 2.0: 12}
+BATCHES = {0.25: 120, 0.5: 60, 1.0: 24, 2.0: 8}
 """Width of the networks -> how many are aligned by two workers."""
 IMAGE, EXAMPLES = (3, 8, 8), 4
 """What a client holds: enough for one step of training, after which it has a history."""

@@ -13,6 +13,7 @@ from subflot.data.dataset import Dataset
 from subflot.data.digit5 import DIGIT5
 from subflot.data.digits import DIGITS, DIGITS_DOMAINS
 from subflot.data.har import HAR
+from subflot.data.own import make_dataset
 from subflot.data.pacs import PACS
 from subflot.data.settings import fill, values_of
 from subflot.data.source import Contents, Source
@@ -60,28 +61,15 @@ def load(name: str, *, root: Path | str | None = None, **settings: Any) -> Datas
     chosen = fill(source.settings, settings, source.name)
     files = source.locate(chosen, None if root is None else Path(root))
 
+    def made(contents: Contents) -> Dataset:
+        return make_dataset(source.name, contents, source.test_share)
+
     def read() -> Contents:
         contents = source.read(files, chosen)
-        _check_complete(_dataset(source, contents))  # Before it is kept for good.
+        _check_complete(made(contents))  # Before it is kept for good.
         return contents
 
-    return _dataset(source, cached(identity(source.name, values_of(chosen), files), read))
-
-
-def _dataset(source: Source[Any], contents: Contents) -> Dataset:
-    is_image = contents.inputs.dtype == np.uint8
-    half = (0.5,) * contents.inputs.shape[1] if is_image else ()
-    return Dataset(
-        name=source.name,
-        inputs=contents.inputs,
-        labels=contents.labels,
-        classes=contents.classes,
-        groups=contents.groups,
-        group_names=contents.group_names,
-        test_share=source.test_share,
-        mean=half,
-        std=half,
-    )
+    return made(cached(identity(source.name, values_of(chosen), files), read))
 
 
 def _check_complete(data: Dataset) -> None:
