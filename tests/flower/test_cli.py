@@ -11,7 +11,7 @@ from commands import Command
 
 import subflot.flower
 from subflot.errors import SubflotError
-from subflot.experiments import RunConfig
+from subflot.experiments import RunConfig, run
 from subflot.experiments.engines import engine_in, without_flower
 
 
@@ -118,3 +118,12 @@ def test_a_run_is_resumed_on_the_engine_that_began_it(tmp_path: Path) -> None:
     engine = engine_in(tmp_path)
     assert engine is not None
     assert engine.keywords["settings"].round_timeout == 5  # type: ignore[attr-defined]
+
+
+def test_a_run_with_privacy_does_not_go_on_without_it(tmp_path: Path) -> None:
+    config = RunConfig(algorithm="local", max_examples=60, num_clients=2, rounds=1, epochs=1)
+    (tmp_path / "flower.toml").write_text('privacy = "clipping"\n')
+    with pytest.raises(SubflotError, match=r"Flower with privacy.*\n.*subflot resume"):
+        run(config, tmp_path, workers=1)
+    assert run(config, tmp_path, workers=1, force=True).is_finished
+    assert engine_in(tmp_path) is None  # The new run is none of Flower's.

@@ -8,11 +8,10 @@ from typing import Any
 
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments.runner import Engine
+from subflot.results import FLOWER
 
 ENGINES = ("built-in", "flower")
 TABLE = "flower"
-RECORD = "flower.toml"
-"""In the folder of a run on Flower: its settings."""
 
 
 def without_flower(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -44,5 +43,5 @@ def engine_of(name: str, table: Mapping[str, Any]) -> Engine | None:
 
 def engine_in(folder: Path) -> Engine | None:
     """Return the engine that a run was begun with."""
-    path = folder / RECORD
+    path = folder / FLOWER
     return engine_of("flower", tomllib.loads(path.read_text())) if path.is_file() else None

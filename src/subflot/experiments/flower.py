@@ -17,11 +17,12 @@ from subflot.data.federated import Examples, FederatedData, federate
 from subflot.data.own import from_arrays
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig, grid, parse, read_config
-from subflot.experiments.engines import RECORD, without_flower
+from subflot.experiments.engines import without_flower
 from subflot.experiments.runner import assemble, bare_task, divided_data, recorded, task_of
 from subflot.flower.client import Device, client_app
 from subflot.flower.server import serve
 from subflot.flower.settings import FlowerSettings
+from subflot.results import FLOWER
 from subflot.simulation import Round
 from subflot.simulation.federation import calibration_of
 from subflot.simulation.roster import Roster
@@ -62,7 +63,7 @@ def run_on_ray(
 
 def _claim(folder: Path, settings: FlowerSettings) -> None:
     """Note the settings of a run; one that was begun with other privacy is an error."""
-    path = folder / RECORD
+    path = folder / FLOWER
     if path.is_file():
         there = FlowerSettings.of(tomllib.loads(path.read_text()))
         odd = [name for name in PRIVATE if getattr(there, name) != getattr(settings, name)]

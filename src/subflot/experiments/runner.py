@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from subflot.errors import SubflotError
 from subflot.experiments.config import RESULTS_VERSION, RunConfig
 from subflot.models import find as find_model
 from subflot.models.load import load as load_model
-from subflot.results import CONFIG, ENVIRONMENT, SUMMARY, RunRecord
+from subflot.results import CONFIG, ENVIRONMENT, FLOWER, SUMMARY, RunRecord
 from subflot.seeding import generator
 from subflot.simulation import Round, simulate
 from subflot.simulation.roster import Roster, drawn, given, rate_within
@@ -65,7 +66,8 @@ def recorded(config: RunConfig, folder: Path, *, force: bool = False) -> Iterato
     """Hold the folder of a run and sum the run up at the end; say whether it is finished."""
     with _alone(folder):
         if force:
-            (folder / SUMMARY).unlink(missing_ok=True)
+            for name in (SUMMARY, FLOWER):
+                (folder / name).unlink(missing_ok=True)
             clear(folder)
         _claim(folder, config, force)
         is_finished = RunRecord(folder).is_finished
@@ -78,6 +80,7 @@ def recorded(config: RunConfig, folder: Path, *, force: bool = False) -> Iterato
 def _built_in(
     config: RunConfig, folder: Path, workers: int | None, on_round: Callable[[Round], None]
 ) -> None:
+    _refuse_private(folder)
     with _ctrl_c() as check:
         task, data, roster = assemble(config)
         for done in simulate(
@@ -94,6 +97,16 @@ def _built_in(
         ):
             on_round(done)
             check()
+
+
+def _refuse_private(folder: Path) -> None:
+    """A run that was begun with privacy must not go on without it."""
+    settings = folder / FLOWER
+    if settings.is_file() and tomllib.loads(settings.read_text()).get("privacy"):
+        raise SubflotError(
+            f"{folder} holds a run on Flower with privacy, which the built-in engine has not",
+            hint=f"`subflot resume {folder}` goes on with it; --force replaces it",
+        )
 
 
 def assemble(config: RunConfig) -> tuple[Task, FederatedData, Roster]:
