@@ -27,8 +27,8 @@ def align_all(
     Each is what `align` returns for the pair, to the bit. Pairs are taken only as workers become
     free, and at most one result more than there are workers waits to be fetched. Until the
     last one is fetched, or the iterator is closed, torch computes with one thread. Several batches
-    may run at once. Workers are threads; they pay from about 20 ms per alignment on. The clients of a
-    run are aligned by the processes of the engine, which pay at any size.
+    may run at once. Workers are threads; they pay from about 20 ms per alignment on. The clients of
+    a run are aligned by the processes of the engine, which pay at any size.
 
     Args:
         pairs: source and target weights, for example made on the fly.
