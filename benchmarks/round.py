@@ -3,9 +3,9 @@
     SUBFLOT_DATA=... python benchmarks/round.py [rounds]
 
 30 users, HARCNN, batch 32, 5 epochs, no evaluation on either side. Rounds of the engine with one
-worker, of the loop, and of the engine with two workers take turns; all sides use one thread per
-process. Prints medians over rounds: CPU seconds of the engine as a multiple of the loop's, and wall
-seconds of two workers as a multiple of the loop's.
+worker, of the loop, and of the engine with two workers take turns, in one order and then in the
+other; all sides use one thread per process. Prints medians over rounds: CPU seconds of the engine
+as a multiple of the loop's, and wall seconds of two workers as a multiple of the loop's.
 """
 
 import json
@@ -67,7 +67,7 @@ def timed(step: Callable[[], object]) -> tuple[float, float]:
 def main() -> None:
     """Measure all sides in turn."""
     torch.set_num_threads(1)
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 8
     config = RunConfig.of(
         algorithm="fedavg", data="har", model="harcnn", partition="by_group", rounds=NEVER
     )
@@ -84,8 +84,10 @@ def main() -> None:
         "two_workers": two,
     }
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    order = list(sides.items())
     for number in range(rounds + 1):
-        for name, side in sides.items():
+        order.reverse()
+        for name, side in order:
             found = timed(partial(next, side))
             if number:  # The first round warms up.
                 times[name].append(found)
