@@ -21,8 +21,9 @@ from subflot.transport import Alignment, Plan, align, identity
 from subflot.transport.diagnose import MAX_PANELS, Match, diagnose, draw, squared_distance
 
 SUMS: Tolerance = {"rtol": 1e-12, "atol": 0.0}
-SINGLE: Tolerance = {"rtol": 1e-6, "atol": 0.0}
 """Double precision, added up in another order."""
+SINGLE: Tolerance = {"rtol": 1e-6, "atol": 0.0}
+"""Rows added up in single precision."""
 
 
 class Joined(nn.Module):

@@ -161,10 +161,9 @@ def _squared_distance(
     other_sizes: Mapping[str, int],
 ) -> float:
     """Compare one tensor of two models whose spaces have these sizes."""
-    common = {space: min(size, other_sizes[space]) for space, size in sizes.items()}
     axes = channels.axes[name]
-    shared, rest = _parted(one, axes, sizes, common)
-    other_shared, other_rest = _parted(other, axes, other_sizes, common)
+    shared, rest = _parted(one, axes, sizes, other_sizes)
+    other_shared, other_rest = _parted(other, axes, other_sizes, sizes)
     return _squares(shared - other_shared.to(shared.device)) + rest + other_rest
 
 
@@ -172,20 +171,20 @@ def _parted(
     tensor: Tensor,
     axes: Sequence[Segments | None],
     sizes: Mapping[str, int],
-    common: Mapping[str, int],
+    other_sizes: Mapping[str, int],
 ) -> tuple[Tensor, float]:
     """Cut off the channels that the other model lacks; return what is left, and their squares."""
     rest = 0.0
     for axis, segments in enumerate(stretches or () for stretches in axes):
-        if all(s.space is None or common[s.space] == sizes[s.space] for s in segments):
+        if all(s.space is None or sizes[s.space] <= other_sizes[s.space] for s in segments):
             continue
         left = []
         for piece, segment in zip(split(tensor, axis, segments, sizes), segments, strict=True):
-            if segment.space is not None and common[segment.space] < sizes[segment.space]:
-                size, most = sizes[segment.space], common[segment.space]
-                parts = piece.unflatten(axis, (segment.copies, size, segment.repeat))
+            if segment.space is not None and sizes[segment.space] > other_sizes[segment.space]:
+                parts = piece.unflatten(axis, (segment.copies, -1, segment.repeat))
                 piece, more = (
-                    part.flatten(axis, axis + 2) for part in parts.tensor_split([most], axis + 1)
+                    part.flatten(axis, axis + 2)
+                    for part in parts.tensor_split([other_sizes[segment.space]], axis + 1)
                 )
                 rest += _squares(more)
             left.append(piece)
