@@ -176,7 +176,7 @@ def threads(factor: float, count: int) -> Comparison:
 
 
 def align_client(federation: Federation, client: Client, turn: Turn) -> None:
-    """Do what the server does for a client in a round, as if it sent its submodel back untrained."""
+    """Do what the server does for a client in a round that sends its submodel back untrained."""
     _, state = federation.before(turn.round)
     part = federation.offer(client, turn).weights
     federation.algorithm.place(federation.task, state, client, Upload(part, EXAMPLES), turn)

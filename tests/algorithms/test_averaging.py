@@ -18,15 +18,23 @@ from subflot.weights import Weights
 
 H, K = Segment("h"), Segment("k", repeat=2)
 MAP = ChannelMap(
-    {"one": ((H,), None), "bias": ((H,),), "two": (None, (H, K)), "count": ()},
+    {
+        "one": ((H,), None),
+        "bias": ((H,),),
+        "two": (None, (H, K)),
+        "both": ((H,), (K,)),
+        "count": (),
+    },
     {"h": 4, "k": 3},
 )
-"""A row per channel of `h`; a tensor behind a concatenation of `h` and of `k`, two entries each."""
+"""A row per channel of `h`; a tensor behind a concatenation of `h` and of `k`, two entries each;
+one that is cut along two axes."""
+NAMES = ("one", "bias", "two", "both")
 
 
 def weights(seed: int) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(seed)
-    shapes = {"one": (4, 2), "bias": (4,), "two": (3, 10)}
+    shapes = {"one": (4, 2), "bias": (4,), "two": (3, 10), "both": (4, 6)}
     found = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
     return {**found, "count": torch.tensor(seed)}
 
@@ -40,13 +48,14 @@ def entries(kept: Channels) -> dict[str, list[list[int]]]:
     """For each tensor the entries along each axis that a client owns, in its order."""
     h = kept["h"].tolist() if "h" in kept else [0, 1, 2, 3]
     k = kept["k"].tolist() if "k" in kept else [0, 1, 2]
-    both = h + [4 + 2 * channel + place for channel in k for place in (0, 1)]
-    return {"one": [h, [0, 1]], "bias": [h], "two": [[0, 1, 2], both]}
+    pairs = [2 * channel + place for channel in k for place in (0, 1)]
+    behind = h + [4 + at for at in pairs]
+    return {"one": [h, [0, 1]], "bias": [h], "two": [[0, 1, 2], behind], "both": [h, pairs]}
 
 
 def by_loops(old: Weights, arrivals: Sequence[Arrival], *, fill: bool) -> dict[str, Tensor]:
     result = {name: tensor.double().clone() for name, tensor in old.items()}
-    for name in ("one", "bias", "two"):
+    for name in NAMES:
         for place in product(*map(range, old[name].shape)):
             total, count, touched = 0.0, 0, False
             for one in arrivals:

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from subflot.algorithms.base import Arrival
 from subflot.channels import ChannelMap, Channels
-from subflot.channels.resize import spread
+from subflot.channels.resize import add_at, check_kept, places, spread
 from subflot.weights import Weights
 
 Restriction = Callable[[Arrival, str, Tensor], Tensor]
-"""Upload, tensor and what the client owns of it -> what of that counts."""
+"""Upload, tensor and a true for every entry that it has -> which of them count."""
 
 
 @torch.no_grad()
@@ -26,32 +26,45 @@ def owner_average(
     Counters, which hold no fractions, are those of the global model.
     """
     total: dict[str, Tensor] = {}
+    # Examples behind each entry: of those who own a tensor whole, and of the others.
+    everywhere: dict[str, float] = {}
     mass: dict[str, Tensor] = {}
     for arrival in arrivals:
         upload, share = arrival.upload, float(arrival.upload.num_examples)
-        values, owned = placed(upload.weights, weights, channels, upload.kept)
-        for name, value in values.items():
+        check_kept(channels, upload.kept)
+        for name, value in upload.weights.items():
             if not value.is_floating_point():
                 continue
-            counted = owned[name]
+            where = places(name, value, channels, upload.kept)
+            counted = torch.ones((1,) * value.ndim, dtype=torch.bool, device=value.device)
             if restrict is not None:
                 counted = restrict(arrival, name, counted)
                 value = value * counted
-            mine = counted.to(torch.float64) * share
             if name not in total:
-                total[name] = value * share
-                mass[name] = mine
-            else:
-                total[name].add_(value, alpha=share)
-                mass[name] = mass[name] + mine
-    return {
-        name: torch.where(
-            mass[name] > 0, total[name] / mass[name].clamp(min=1e-300).to(total[name]), old
-        )
-        if name in total
-        else old
-        for name, old in weights.items()
-    }
+                total[name] = value.new_zeros(weights[name].shape)
+            add_at(total[name], where, value, share)
+            if restrict is None and not where:
+                everywhere[name] = everywhere.get(name, 0.0) + share
+                continue
+            if name not in mass:
+                mass[name] = value.new_zeros(_lengths(name, weights, channels), dtype=torch.float64)
+            add_at(mass[name], where, counted.to(torch.float64), share)
+    merged = dict(weights)
+    for name, summed in total.items():
+        examples = mass.get(name, summed.new_zeros((), dtype=torch.float64))
+        examples = examples + everywhere.get(name, 0.0)
+        mean = summed / examples.clamp(min=1e-300).to(summed)
+        merged[name] = torch.where(examples > 0, mean, weights[name])
+    return merged
+
+
+def _lengths(name: str, weights: Weights, channels: ChannelMap) -> list[int]:
+    """The shape of a tensor, with one for axes without channels: who owns one place owns all."""
+    axes = channels.axes[name]
+    return [
+        length if segments else 1
+        for length, segments in zip(weights[name].shape, axes, strict=True)
+    ]
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Cut channels out of weights, put them back, and build a module of the width of its weights."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -54,20 +54,82 @@ def spread(
             continue
         full = like[name].shape
         mine = torch.ones((1,) * len(full), dtype=torch.bool, device=tensor.device)
-        for axis, index in _indices(name, channels, kept, tensor.device):
-            if tensor.shape[axis] != len(index):
-                raise ChannelError(
-                    f"tensor `{name}` has {tensor.shape[axis]} entries on axis {axis}, but the "
-                    f"kept channels take {len(index)}"
-                )
-            wider = (*tensor.shape[:axis], full[axis], *tensor.shape[axis + 1 :])
-            tensor = tensor.new_zeros(wider).index_copy_(axis, index, tensor)
+        for axis, index in places(name, tensor, channels, kept):
+            wider = tensor.new_zeros(_reshaped(tensor, axis, full[axis]))
+            tensor = wider.index_copy_(axis, index, tensor)
             along = torch.zeros(full[axis], dtype=torch.bool, device=tensor.device)
             along[index] = True
             mine = mine & along.view(-1, *(1,) * (len(full) - axis - 1))
         values[name] = tensor
         owned[name] = mine
     return values, owned
+
+
+Places = Sequence[tuple[int, Tensor]]
+"""Axes, and which entries along each."""
+
+
+def places(name: str, part: Tensor, channels: ChannelMap, kept: Channels) -> Places:
+    """Say where the entries of a part lie in the whole tensor: along which axes, which entries.
+
+    Axes along which it is whole, in the order of the whole, are left out.
+    """
+    found = []
+    for axis, index in _indices(name, channels, kept, part.device) if kept else ():
+        if part.shape[axis] != len(index):
+            raise ChannelError(
+                f"tensor `{name}` has {part.shape[axis]} entries on axis {axis}, but the "
+                f"kept channels take {len(index)}"
+            )
+        segments = channels.axes[name][axis] or ()
+        is_whole = len(index) == sum(segment.size(channels.sizes) for segment in segments)
+        if not (is_whole and _is_run(index)):
+            found.append((axis, index))
+    return found
+
+
+def add_at(total: Tensor, where: Places, part: Tensor, factor: float) -> None:
+    """Add a multiple of a part to a tensor in place, at the places where it lies.
+
+    Example:
+        >>> total = torch.zeros(2, 3)
+        >>> add_at(total, [(1, torch.tensor([2, 0]))], torch.tensor([[1.0, 2.0]]), 10)
+        >>> total
+        tensor([[20.,  0., 10.],
+                [20.,  0., 10.]])
+
+    Args:
+        total: is changed.
+        where: of each axis along which the part is not whole, its entries, each once.
+        part: of length one where all entries along an axis are the same.
+        factor: what it is multiplied by.
+    """
+    scattered = []
+    for axis, index in where:
+        if _is_run(index):  # A view of the tensor, which needs no copies.
+            total = total.narrow(axis, int(index[0]), len(index))
+        else:
+            scattered.append((axis, index))
+    if not scattered:
+        total.add_(part, alpha=factor)
+        return
+    (axis, index), *others = scattered
+    for other, entries in others:
+        part = part.expand(_reshaped(part, other, len(entries)))
+        wider = part.new_zeros(_reshaped(part, other, total.shape[other]))
+        part = wider.index_copy_(other, entries, part)
+    total.index_copy_(axis, index, total.index_select(axis, index).add_(part, alpha=factor))
+
+
+def _is_run(index: Tensor) -> bool:
+    """Whether entries follow each other."""
+    start = int(index[0])
+    return torch.equal(index, torch.arange(start, start + len(index), device=index.device))
+
+
+def _reshaped(tensor: Tensor, axis: int, length: int) -> tuple[int, ...]:
+    """The shape of a tensor with another length along one axis."""
+    return (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
 
 
 def check_kept(channels: ChannelMap, kept: Channels) -> None:
