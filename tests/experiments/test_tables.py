@@ -157,22 +157,23 @@ def test_settings_of_the_user_win_and_a_slip_is_an_error(all_data: None) -> None
         Terms(settings={"seed": 1})
 
 
-def test_smoke_fills_a_cross_and_the_others_everything(all_data: None) -> None:
+def test_smoke_fills_a_cross_and_the_others_everything(all_data: None, tmp_path: Path) -> None:
     shown = grid("label-skew")
-    found = {(s.config.algorithm, s.config.data) for s in plan(shown, Terms("smoke"), Wanted())}
+    smoke = plan(shown, Terms("smoke"), Wanted(), tmp_path)
+    found = {(one.config.algorithm, one.config.data) for one in smoke}
     assert len([algorithm for algorithm, data in found if data == "har"]) == 11
     assert {algorithm for algorithm, data in found if data != "har"} == {"subflot"}
-    assert len(plan(shown, Terms("reduced", seeds=(0, 1, 2)), Wanted())) == 88 * 3
+    assert len(plan(shown, Terms("reduced", seeds=(0, 1, 2)), Wanted(), tmp_path)) == 88 * 3
     some = Wanted(("subflot", "flado"), ("har", "cifar10"))
-    assert len(plan(shown, Terms("reduced"), some)) == 4
+    assert len(plan(shown, Terms("reduced"), some, tmp_path)) == 4
 
 
 def test_tuning_adds_a_trial_per_rate_method_and_task(
-    all_data: None, monkeypatch: pytest.MonkeyPatch
+    all_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("subflot.experiments.tuning.at_hand", lambda *_: DataAtHand())
     shown = grid("sparsity")
-    found = plan(shown, Terms("reduced", "tuned", (0, 1)), Wanted(("flado",)))
+    found = plan(shown, Terms("reduced", "tuned", (0, 1)), Wanted(("flado",)), tmp_path)
     # Two tasks, three rates; four columns of each, two seeds. Low to dynamic share their rate.
     assert sum(one.is_trial for one in found) == 2 * 3
     assert sum(not one.is_trial for one in found) == 8 * 2
@@ -315,7 +316,11 @@ def test_a_tuned_table_takes_the_rate_of_its_trials(tmp_path: Path) -> None:
                 made_run(tmp_path / "runs" / config.run_id, [[rates[config.learning_rate]]])
         return {}
 
-    path = fill(TINY, Terms(protocol="tuned"), Wanted((), ("digits",)), tmp_path, runner)
+    terms, wanted = Terms(protocol="tuned"), Wanted((), ("digits",))
+    path = fill(TINY, terms, wanted, tmp_path, runner)
+    # What is planned once trials are there is what was run.
+    planned = plan(TINY, terms, wanted, tmp_path / "runs")
+    assert {one.config.run_id for one in planned} == {config.run_id for config in given}
     finals = [config for config in given if config.measure_on == "test"]
     assert [config.learning_rate for config in finals] == [0.1, 0.1]
     assert {config.validation_share for config in finals} == {0.0}

@@ -132,8 +132,8 @@ def _say_end(config: RunConfig, reason: str) -> None:
 def show_plan(grid: paper.Grid, order: Order) -> None:
     """Show the runs that a table needs: how many, how long, how much disk."""
     order.wanted.check(grid)
-    planned = plan(grid, order.terms, order.wanted)
     runs = order.out / RUNS
+    planned = plan(grid, order.terms, order.wanted, runs)
     left = {one.run_id for one in unfinished([one.config for one in planned], runs)}
     table = Table("task", "runs", "of these trials", "finished", "core hours left", "GB of models")
     for task in dict.fromkeys(one.task.name for one in planned):

@@ -1,7 +1,7 @@
 """Fill a table: run what it asks for and is not there, choose learning rates, write its sheet."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subflot.experiments.config import RunConfig
@@ -25,20 +25,27 @@ class Planned:
     """Whether it only serves to choose a learning rate."""
 
 
-def plan(grid: Grid, terms: Terms, wanted: Wanted) -> list[Planned]:
+def plan(grid: Grid, terms: Terms, wanted: Wanted, runs: Path) -> list[Planned]:
     """List the runs that are asked for, each once, trials first.
 
-    With the protocol `tuned` the learning rates are not known yet, and runs have the usual one.
+    With the protocol `tuned`, runs whose trials are not all in the folder `runs` have the usual
+    learning rate.
     """
     asked = _asked(slots(grid, terms, None), grid, terms, wanted)
+    choices = choose(_pairs(asked), terms, runs, {}) if terms.is_tuned else {}
     found = {
         config.run_id: Planned(config, task, is_trial=True)
         for algorithm, task in _pairs(asked)
         for config in (trials(algorithm, task, terms).values() if terms.is_tuned else ())
     }
     for slot in asked:
-        if slot.config:
-            found.setdefault(slot.config.run_id, Planned(slot.config, slot.column.task))
+        config, task = slot.config, slot.column.task
+        if not config:
+            continue
+        choice = choices.get((config.algorithm, task.name))
+        if choice and choice.is_complete and choice.learning_rate:
+            config = replace(config, learning_rate=choice.learning_rate)
+        found.setdefault(config.run_id, Planned(config, task))
     return list(found.values())
 
 
