@@ -202,19 +202,21 @@ def least_variance(agreement: Tensor, start: Tensor, width: Tensor, steps: int) 
         steps: how many, each shorter than the one before.
     """
     keep = best = start
-    lowest = variance(agreement, start)
-    for step in range(steps):
+    lowest = torch.inf
+    scratch = torch.empty_like(agreement)
+    for step in range(steps + 1):
         by_channel = keep.T
         # Of two clients the one that is more likely to keep a channel decides; of equals, both.
-        above = (by_channel[:, :, None] - by_channel[:, None, :]).sign() * 0.5 + 0.5
-        slope = -2 * (agreement * above).sum(2).T / keep**2
+        torch.sub(by_channel[:, :, None], by_channel[:, None, :], out=scratch)
+        decided = scratch.heaviside_(scratch.new_tensor(0.5)).mul_(agreement).sum(2).T
+        value = 2 * float((decided / keep).sum())  # `variance`
+        if value < lowest:
+            best, lowest = keep, value
+        slope = -2 * decided / keep**2
         largest = slope.abs().amax(dim=1, keepdim=True).clamp(min=1e-300)
         # Factors rather than summands: scaling to the width is the nearest point in that geometry.
         factor = (-FIRST_STEP / (1 + step) ** 0.5 * slope / largest).exp()
         keep = projected(keep * factor, width)
-        value = variance(agreement, keep)
-        if value < lowest:
-            best, lowest = keep, value
     return best
 
 
