@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.task import Task, weights_of
+from subflot.training.descent import Descent
 from subflot.weights import Weights
 
 Objective = Callable[[nn.Module, Examples], Tensor]
@@ -87,16 +88,11 @@ def train_locally(
             for name, p in model.named_parameters()
             if p.requires_grad and pull
         ]
-        optimiser = torch.optim.SGD(
-            parameters,
-            lr=local.learning_rate,
-            momentum=local.momentum,
-            weight_decay=local.weight_decay,
-            foreach=True,
-        )
+        descent = Descent(parameters, local)
         for chosen in batches(len(labels), local.batch_size, local.epochs, generator):
             batch = Examples(inputs[chosen], labels[chosen])
-            optimiser.zero_grad(set_to_none=True)
+            for parameter in parameters:
+                parameter.grad = None
             if objective is None:
                 loss = task.loss(model(batch.inputs), batch.labels)
             else:
@@ -106,7 +102,7 @@ def train_locally(
                 _add_pull(parameters, anchors, pull)
             if local.max_norm:
                 nn.utils.clip_grad_norm_(parameters, local.max_norm)
-            optimiser.step()
+            descent.step()
             total += loss.detach() * len(chosen)
             num_seen += len(chosen)
         trained = weights_of(model)
