@@ -39,7 +39,7 @@ def test_steps_are_those_of_torch_to_the_bit(momentum: float, weight_decay: floa
         theirs.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay
     )
     for step in range(STEPS):
-        ours.zero_grad()
+        ours.zero_grad(set_to_none=False)
         optimiser.zero_grad()
         loss(ours, step).backward()
         loss(theirs, step).backward()
