@@ -31,7 +31,7 @@ def report(client: int, correct: int | None, num_test: int = 20, fault: str = ""
         multiply_adds=5000.0 * (1 - rate),
         bytes_down=4000,
         bytes_up=400 + client,
-        metrics={"delta_p": 1.5 + client, "delta_ot": 0.25},
+        metrics={"delta_p": 1.5 + client, "delta_ot": 0.25, "moved/conv.weight": client / 8},
         seconds={"train": 1.5, "align": 0.25},
         fault=fault,
     )

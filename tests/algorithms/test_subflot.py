@@ -114,6 +114,26 @@ def test_the_distances_of_the_theorem_are_recorded() -> None:
     assert upload.metrics["delta_ot"] == pytest.approx(distance(trained, upload.weights))
 
 
+def test_what_a_plan_moves_is_recorded_by_layer() -> None:
+    state = at_work()
+    order = {"0": [1, 0, 2, 3, 4, 5], "2": [0, 2, 3, 1]}  # Two of six move, and three of four.
+    full = dict(state.weights)
+    own = {
+        "0.weight": full["0.weight"][order["0"]],
+        "0.bias": full["0.bias"][order["0"]],
+        "2.weight": full["2.weight"][order["2"]][:, order["0"]],
+        "2.bias": full["2.bias"][order["2"]],
+        "4.weight": full["4.weight"][:, order["2"]],
+        "4.bias": full["4.bias"],
+    }
+    state = replace(state, history={0: own})
+    told = make("subflot").download(task(), state, ROWS[0], TURN).metrics
+    moved = {name: share for name, share in told.items() if name.startswith("moved/")}
+    assert moved == pytest.approx({"moved/0.weight": 2 / 6, "moved/2.weight": 3 / 4})
+    told = make("subflot", extract="prefix").download(task(), state, ROWS[0], TURN).metrics
+    assert told.keys() == {"delta_p"}
+
+
 # ----- who stands for a client
 
 

@@ -349,6 +349,11 @@ def test_plans_and_channel_maps_are_drawn(page: Callable[..., Page]) -> None:
     places = [(cell.get_attribute("y"), cell.get_attribute("x")) for cell in cells]
     assert places == [("0", "0"), ("1", "1"), ("2", "0")]  # Cells 0, 3 and 4 of four rows by two.
     assert shown.one("#plans figcaption").text == "conv.weight\n4 → 2, moved 25.0 %"
+    (row,) = shown.rows("Share moved by layer and round")
+    told = row["layer"][1], row["round 1"][1], row["round 5"][1]
+    assert told == ("conv.weight", "18.8 %", "18.8 %")  # The mean of none to three eighths.
+    strip = shown.all("#plans .strip rect")
+    assert [cell.get_attribute("fill-opacity") for cell in strip] == ["1.000"] * 5
     rows = shown.rows("Channel spaces of net")
     assert [row["at rate 0.5"][1] for row in rows] == ["2", "10"]
     assert [row["cut?"][1] for row in rows] == ["yes", "no: output"]

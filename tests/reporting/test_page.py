@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,15 @@ from made_runs import report, write_run
 from PIL import Image, PngImagePlugin
 
 from subflot.errors import SubflotError
-from subflot.reporting.digest import MOST_POINTS, clients, digest, labels, series
+from subflot.reporting.digest import (
+    MOST_POINTS,
+    MOST_STEPS,
+    clients,
+    digest,
+    labels,
+    moved,
+    series,
+)
 from subflot.reporting.notices import notices
 from subflot.reporting.page import PICTURES_BUDGET, render
 from subflot.reporting.plans import MOST_CELLS, MOST_CLIENTS, MOST_LAYERS
@@ -69,6 +78,21 @@ def test_curves_add_up_bytes_and_seconds_over_rounds_that_were_not_measured(tmp_
     assert found["bytes"] == [3 * 4000 + 401 + 400 + 401]
     assert found["seconds"] == [3.0 + 4.0]
     assert found["delta_p"] == [2.0]
+
+
+def test_what_moved_is_a_row_per_layer_of_the_rounds_that_tell_it(tmp_path: Path) -> None:
+    silent = replace(report(0, 1), metrics={})
+    rounds = [[silent], [report(1, None), report(3, 1)], [report(2, 1)]]
+    found = moved(write_run(tmp_path / "run", rounds))
+    assert found == {"layers": ["conv.weight"], "rounds": [2, 3], "shares": [[0.25, 0.25]]}
+    assert moved(write_run(tmp_path / "other", [[silent]]))["layers"] == []
+
+
+def test_the_rounds_that_tell_what_moved_are_thinned(tmp_path: Path) -> None:
+    rounds = [[report(1, None)] for _ in range(MOST_STEPS + 5)]
+    found = moved(write_run(tmp_path / "run", rounds))
+    assert len(found["rounds"]) == len(found["shares"][0]) == MOST_STEPS
+    assert (found["rounds"][0], found["rounds"][-1]) == (1, len(rounds))
 
 
 def test_long_curves_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:

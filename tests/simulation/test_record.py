@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,19 @@ def test_clients_are_columns_and_what_is_not_a_number_is_left_open() -> None:
         "delta_ot": [None, 2.0, None],
         "fault": [None, "tensor `w` holds NaN or infinity", None],
     }
+
+
+def test_what_is_told_of_layers_is_a_mean_over_those_who_tell_it() -> None:
+    told: list[dict[str, float]] = [
+        {"moved/a.b": 0.25, "moved/c": 0.5, "training_loss": 1.0},
+        {"moved/a.b": 0.75, "moved/c": math.nan},
+        {},
+    ]
+    each = zip(REPORTS, told, strict=True)
+    line = metrics_line(1, [replace(report, metrics=metrics) for report, metrics in each], None)
+    assert line["layers"] == {"moved": {"a.b": 0.5, "c": 0.5}}
+    assert line["clients"].keys() & {"moved", "moved/c", "training_loss"} == {"training_loss"}
+    assert "layers" not in metrics_line(1, REPORTS, None)
 
 
 def test_what_was_not_measured_is_none_and_empty_columns_are_left_out() -> None:

@@ -185,6 +185,19 @@ def diverged(upload: Upload) -> Upload:
     return replace(upload, weights={**upload.weights, "head.weight": head})
 
 
+def test_what_the_server_measured_is_not_covered_by_what_a_client_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = metrics_of(run_rounds(make("subflot"), tmp_path / "plain", rounds=2))
+    layer = next(iter(plain[1]["layers"]["moved"]))
+    claims = dict.fromkeys(("delta_p", "delta_ot", "bytes_up", f"moved/{layer}"), 99.0)
+    in_round_two(monkeypatch, 2, lambda upload: replace(upload, metrics=claims))
+    told = metrics_of(run_rounds(make("subflot"), tmp_path / "told", rounds=2))
+    for name in ("delta_p", "delta_ot", "bytes_up"):
+        assert told[1]["clients"][name] == plain[1]["clients"][name]
+    assert told[1]["layers"]["moved"][layer] == plain[1]["layers"]["moved"][layer]
+
+
 def test_a_bad_upload_is_dropped_and_counted_and_the_history_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

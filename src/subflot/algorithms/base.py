@@ -16,6 +16,8 @@ from subflot.weights import Weights, num_bytes
 Memory = Mapping[str, torch.Tensor]
 """What a client remembers from round to round: flat named tensors."""
 Metrics = Mapping[str, float]
+"""Numbers for the record, by name. A name like `moved/conv1` is about one layer; of these the
+record keeps the mean over the clients of a round."""
 
 
 @dataclass(frozen=True)

@@ -105,16 +105,23 @@ class SubFLOT(Algorithm):
 
     def download(self, task: Task, state: State, client: Client, turn: Turn) -> Download:
         own = self.reference(task, state, client, turn)
+        metrics = {}
         if self.extract == "transport":
-            part: Weights = self._align(task, state.weights, own).weights
+            alignment = self._align(task, state.weights, own)
+            part: Weights = alignment.weights
+            for plans in alignment.plans.values():
+                for (layer, _), plan in plans.items():
+                    metrics[f"moved/{layer}"] = plan.share_moved()
         else:
             part = task.narrow(state.weights, client.pruning_rate)
         anchor = fuse(part, own, self._global_share(state))
         extras = {}
         if self.penalty_weight == "auto":
             extras["penalty_weight"] = state.extras["rate_spread"] / USUAL_SPREAD
-        moved = squared_distance(anchor, state.weights, task.channels, parameters=task.parameters)
-        return Download(anchor, extras=extras, metrics={"delta_p": moved})
+        metrics["delta_p"] = squared_distance(
+            anchor, state.weights, task.channels, parameters=task.parameters
+        )
+        return Download(anchor, extras=extras, metrics=metrics)
 
     def reference(self, task: Task, state: State, client: Client, turn: Turn) -> Weights:
         """Return what stands for the client, at its present width."""

@@ -12,6 +12,8 @@ from subflot.results import ENVIRONMENT, RunRecord
 MOST_POINTS = 500
 """Points of a curve; more rounds than these are drawn at even distances, first and last among
 them."""
+MOST_STEPS = 60
+"""Rounds of which a page shows how much every layer's plan moved."""
 DIGITS = 7
 """Decimals of the points of a curve. Summaries are embedded as they are."""
 COMPARED = ("trained", "worst", "extracted", "global", "parameters", "multiply_adds", "seconds")
@@ -52,6 +54,7 @@ def digest(records: Sequence[RunRecord], root: Path) -> dict[str, Any]:
                 "same_clients": [config.get(key) for key in SAME_CLIENTS],
                 "summary": _summary(record),
                 "series": series(record),
+                "moved": moved(record),
                 "clients": clients(record),
                 "settings": {key: config.get(key) for key in odd},
                 "environment": environments.index(machine),
@@ -100,7 +103,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 def series(record: RunRecord) -> dict[str, list[float | None]]:
     """Return the curves of a run as columns: one point for every round that was measured."""
     measured = [line["round"] for line in record.rounds if line["trained"] or line["global"]]
-    drawn = set(_thinned(measured or [line["round"] for line in record.rounds]))
+    drawn = set(_thinned(measured or [line["round"] for line in record.rounds], MOST_POINTS))
     seconds = {line["round"]: line["seconds"] for line in record.timing}
     sent, spent = 0, 0.0
     rows = []
@@ -125,6 +128,15 @@ def series(record: RunRecord) -> dict[str, list[float | None]]:
     names = rows[0] if rows else ()
     columns = {name: [_rounded(row[name]) for row in rows] for name in names}
     return {name: column for name, column in columns.items() if any(v is not None for v in column)}
+
+
+def moved(record: RunRecord) -> dict[str, list[Any]]:
+    """Return how much the plan of each layer moved: a row of shares per layer, one per round."""
+    told = {line["round"]: line.get("layers", {}).get("moved") for line in record.rounds}
+    rounds = _thinned([number for number, shares in told.items() if shares], MOST_STEPS)
+    layers = list(dict.fromkeys(layer for number in rounds for layer in told[number]))
+    shares = [[_rounded(told[number].get(layer)) for number in rounds] for layer in layers]
+    return {"layers": layers, "rounds": list(rounds), "shares": shares}
 
 
 def clients(record: RunRecord) -> dict[str, list[Any]]:
@@ -187,11 +199,11 @@ def environment(record: RunRecord) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _thinned(rounds: Sequence[int]) -> Sequence[int]:
-    if len(rounds) <= MOST_POINTS:
+def _thinned(rounds: Sequence[int], most: int) -> Sequence[int]:
+    if len(rounds) <= most:
         return rounds
     last = len(rounds) - 1
-    return [rounds[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+    return [rounds[round(i * last / (most - 1))] for i in range(most)]
 
 
 def _rounded(value: float | None) -> float | None:

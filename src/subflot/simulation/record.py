@@ -10,6 +10,9 @@ from typing import Any
 from subflot.simulation.server import Report
 from subflot.training import Measurement
 
+LAYER_SIGN = "/"
+"""Stands in the name of a metric between what it tells and the layer of which it tells it."""
+
 
 def metrics_line(
     round: int, reports: Sequence[Report], measured: Measurement | None
@@ -23,6 +26,8 @@ def metrics_line(
     line["bytes_up"] = sum(report.bytes_up for report in reports)
     line["num_rejected"] = sum(bool(report.fault) for report in reports)
     line["clients"] = _columns([_client(report) for report in reports])
+    if layers := _layers(reports):
+        line["layers"] = layers
     return line
 
 
@@ -53,8 +58,26 @@ def _client(report: Report) -> dict[str, Any]:
         "bytes_up": report.bytes_up,
     }
     # What a client calls a number must not cover one of ours.
-    named = {name: _finite(value) for name, value in report.metrics.items() if name not in own}
+    named = {
+        name: _finite(value)
+        for name, value in report.metrics.items()
+        if name not in own and LAYER_SIGN not in name
+    }
     return {**own, **named, "fault": report.fault or None}
+
+
+def _layers(reports: Sequence[Report]) -> dict[str, dict[str, float]]:
+    """Average what is told of single layers over the clients: what is told -> layer -> mean."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for report in reports:
+        for name, value in report.metrics.items():
+            told, sign, layer = name.partition(LAYER_SIGN)
+            if sign and math.isfinite(value):
+                found.setdefault(told, {}).setdefault(layer, []).append(value)
+    return {
+        told: {layer: sum(values) / len(values) for layer, values in layers.items()}
+        for told, layers in found.items()
+    }
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -90,7 +90,7 @@ class Server:
             answer.multiply_adds,
             download.num_bytes,
             upload.num_bytes + _bytes_of_choice(download.kept, upload.kept),
-            {**download.metrics, **metrics},
+            {**metrics, **download.metrics},
             clock.seconds,
             files,
             fault,

@@ -8,10 +8,11 @@ const DISTANCES = [
 
 function showPlans(page, all) {
   const hasDistances = (run) => DISTANCES.some(([name]) => run.series[name]);
-  const runs = all.filter((run) => run.plans.length || hasDistances(run));
+  const isTold = (run) => run.plans.length || run.moved.layers.length || hasDistances(run);
+  const runs = all.filter(isTold);
   if (!runs.length) return fill("plans");
   const host = make("div");
-  const show = (run) => host.replaceChildren(...heatMaps(run), ...distances(run));
+  const show = (run) => host.replaceChildren(...heatMaps(run), ...movedByRound(run), ...distances(run));
   const first = Math.max(0, runs.findIndex((run) => run.plans.length));
   show(runs[first]);
   const options = runs.map((run, i) => [i, run.label]);
@@ -62,6 +63,34 @@ function channelsOf(part, parts, size) {
   const first = Math.ceil((part * size) / parts);
   const last = Math.ceil(((part + 1) * size) / parts) - 1;
   return first === last ? `channel ${first}` : `channels ${first} to ${last}`;
+}
+
+// A table with a strip per layer, from the first round to the last: the darker, the more moved.
+function movedByRound({ moved: { layers, rounds, shares } }) {
+  if (!layers.length) return [];
+  const share = (value) => given(value, (v) => `${(100 * v).toFixed(1)} %`);
+  const most = Math.max(...shares.flat());
+  const opacity = (value) => (most ? (value / most).toFixed(3) : 0);
+  const inRound = (place) => ({
+    title: `round ${rounds.at(place)}`,
+    value: ([, row]) => row.at(place),
+    text: ([, row]) => share(row.at(place)),
+  });
+  const strip = ([layer, row]) => draw("svg", {
+    class: "strip", viewBox: `0 0 ${row.length} 1`, preserveAspectRatio: "none", role: "img",
+    "aria-label": `Share of ${layer} that moved, by round`,
+  }, ...row.map((value, i) => draw("rect", { x: i, y: 0, width: 1, height: 1, "fill-opacity": opacity(value) },
+    draw("title", {}, `round ${rounds[i]}: ${share(value)}`))));
+  const between = { title: "all rounds", isText: true, value: ([, row]) => mean(row), cell: strip };
+  return [
+    make("h3", {}, "How much moved, by layer and round"),
+    make("p", {}, "The share of what clients receive that comes from a channel of another number, as a mean " +
+      `over the clients of a round. What is blank stayed; the darkest is ${share(most)}.`),
+    table("Share moved by layer and round", [
+      { title: "layer", isText: true, value: ([layer]) => layer },
+      inRound(0), between, ...(rounds.length > 1 ? [inRound(-1)] : []),
+    ], layers.map((layer, i) => [layer, shares[i]])),
+  ];
 }
 
 function distances({ series }) {
