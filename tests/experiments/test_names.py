@@ -68,6 +68,17 @@ def test_a_table_is_printed_as_it_is_written(subflot: Command, tmp_path: Path) -
     assert not (tmp_path / "runs").exists()
 
 
+def test_what_was_asked_for_is_shown_and_the_whole_table_written(
+    subflot: Command, tmp_path: Path
+) -> None:
+    args = ("--rows", "history,prefix", "--columns", "har", "--no-run", "--out", str(tmp_path))
+    _, shown, _ = subflot("table", "proxy", *SETS, *args)
+    assert shown.count("missing [a]") == 2
+    assert "[a] not run (2 cells in HAR, 30 users)." in shown
+    assert "CIFAR" not in shown
+    assert len(read_sheet(tmp_path / "tables" / "proxy-smoke-printed.json").cells) == 8
+
+
 def test_a_dry_run_counts_and_runs_nothing(subflot: Command, out: Path, tmp_path: Path) -> None:
     args = ("table", "proxy", *SETS, "--scale", "reduced", "--dry-run", "--out")
     code, shown, _ = subflot(*args, str(tmp_path))

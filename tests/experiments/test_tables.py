@@ -1,6 +1,7 @@
 """Tables are grids of runs: the paper's numbers, its protocol, and nothing run twice."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from made_records import made_run
 
 from subflot.errors import SubflotError
-from subflot.experiments import RunConfig, tables
+from subflot.experiments import RunConfig, tables, tuning
 from subflot.experiments.batch import run_all, unfinished
 from subflot.experiments.estimate import estimate
 from subflot.experiments.fill import fill, plan
@@ -195,9 +196,8 @@ def test_data_that_is_not_here_is_a_missing_cell_with_its_reason(
     monkeypatch.setenv("SUBFLOT_DATA", str(tmp_path / "empty"))
     path = fill(grid("label-skew"), Terms(), Wanted(), tmp_path, lambda configs: {})
     sheet = read_sheet(path)
-    reason = sheet.cells["subflot", "har"].reason
-    assert reason.startswith("data set `har`: `")
-    assert f".zip` not found in {tmp_path / 'empty' / 'har'}" in reason
+    reason = "data set `har` is not here; `subflot data list` says where it belongs"
+    assert sheet.cells["subflot", "har"].reason == reason
     assert sum(len(cells) for cells in sheet.missing.values()) == 88
 
 
@@ -217,7 +217,7 @@ def test_of_digit5_the_domains_at_hand_will_do(
         "`svhn` of `digit5` is not here"
         in at_hand(columns["svhn"], terms.of(columns["svhn"])).missing
     )
-    assert "PACS.zip" in at_hand(columns["photo"], terms.of(columns["photo"])).missing
+    assert "`pacs` is not here" in at_hand(columns["photo"], terms.of(columns["photo"])).missing
     path = fill(shown, terms, Wanted(), tmp_path / "out")
     cells = {(c["row"], c["column"]): c for c in json.loads(path.read_text())["cells"]}
     assert cells["subflot", "usps"]["part"] == [1, 2]
@@ -327,6 +327,34 @@ def test_a_tuned_table_takes_the_rate_of_its_trials(tmp_path: Path) -> None:
     choices = json.loads(path.read_text())["choices"]
     assert {choice["learning_rate"] for choice in choices} == {0.1}
     assert choices[0]["scores"] == pytest.approx({str(rate): n for rate, n in rates.items()})
+
+
+@pytest.mark.parametrize("protocol", ["printed", "tuned"])
+def test_a_table_is_drawn_again_where_its_data_are_not(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def runner(configs: Any) -> dict[str, str]:
+        for config in configs:
+            if not RunRecord(tmp_path / "runs" / config.run_id).is_finished:
+                made_run(tmp_path / "runs" / config.run_id, [[0.5]])
+        return {}
+
+    terms, wanted = Terms(protocol=protocol), Wanted((), ("digits",))
+    there = read_sheet(fill(TINY, terms, wanted, tmp_path, runner))
+
+    def nothing(column: Column, settings: Any) -> DataAtHand:
+        return DataAtHand(missing="not here")
+
+    monkeypatch.setattr(tables, "at_hand", nothing)
+    monkeypatch.setattr(tuning, "at_hand", nothing)
+    again = read_sheet(fill(TINY, terms, wanted, tmp_path))
+    assert again.cells["fedavg", "digits"] == there.cells["fedavg", "digits"]
+    assert again.cells["fedavg", "digits"].values == (50.0,)
+    assert again.about["choices"] == there.about["choices"]
+    assert bool(again.about["choices"]) == (protocol == "tuned")
+    # Of other seeds nothing is known.
+    other = read_sheet(fill(TINY, replace(terms, seeds=(1,)), wanted, tmp_path))
+    assert other.cells["fedavg", "digits"].reason == "not here"
 
 
 def test_an_estimate_grows_with_what_it_counts() -> None:

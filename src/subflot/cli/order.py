@@ -36,9 +36,13 @@ Seeds = Annotated[
 ]
 Rows = Annotated[
     str | None,
-    typer.Option(help="Run only these rows, separated by commas; further methods get a row."),
+    typer.Option(
+        help="Run and show only these rows, separated by commas; any method can have one."
+    ),
 ]
-Columns = Annotated[str | None, typer.Option(help="Run only these columns.")]
+Columns = Annotated[
+    str | None, typer.Option(help="Run and show only these columns; files have all.")
+]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change it in all runs.")
 ]

@@ -56,12 +56,13 @@ def table_command(
         path = order.fill(grid)
     sheet = read_sheet(path)
     written = write_all(sheet, path)
+    asked = sheet.part(wanted.rows, wanted.columns)
     if form == "terminal":
-        show(heading(sheet))
-        show(terminal(sheet))
-        show("\n".join(notes(sheet)))
+        show(heading(asked))
+        show(terminal(asked))
+        show("\n".join(notes(asked)))
     else:
-        sys.stdout.write(FORMATS[form][1](sheet))
+        sys.stdout.write(FORMATS[form][1](asked))
     sys.stderr.write(f"wrote {', '.join(map(str, [path, *written]))}\n")
 
 

@@ -107,7 +107,9 @@ def at_hand(column: Column, settings: Mapping[str, Any]) -> DataAtHand:
         told = {"domains": domains} if domains else {}
     needed = fill(source.settings, {**chosen, **told}, source.name)
     if source.find(needed) is None:
-        return DataAtHand(missing=source.missing(needed).args[0])
+        # Without a path: it goes to files that are read elsewhere.
+        where = "`subflot data list` says where it belongs"
+        return DataAtHand(missing=f"data set `{source.name}` is not here; {where}")
     if column.domain and column.domain not in domains:
         return DataAtHand(missing=f"domain `{column.domain}` of `{source.name}` is not here")
     return DataAtHand(told, domains)

@@ -105,8 +105,8 @@ def _slot(
         return Slot(row, column, seed, config)
     choice = choices.get((row.algorithm, column.task.name))
     if choice is None or choice.learning_rate is None:
-        why = f": {choice.reason}" if choice and choice.reason else ""
-        return Slot(row, column, seed, None, f"no learning rate has been chosen{why}")
+        failed = choice.reason if choice else ""
+        return Slot(row, column, seed, None, f"no learning rate works: {failed}" if failed else "")
     return Slot(row, column, seed, replace(config, learning_rate=choice.learning_rate))
 
 
@@ -224,8 +224,42 @@ def _part(column: Column, here: DataAtHand) -> list[int] | None:
 
 
 def write_sheet(content: Mapping[str, Any], folder: Path) -> Path:
-    """Write a sheet under the name that its table, scale and protocol give it."""
+    """Write a sheet under the name that its table, scale and protocol give it.
+
+    Which runs fill a cell cannot be told without its data, so where these are not here, what an
+    earlier sheet of the same terms says of it stays.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{content['name']}-{content['scale']}-{content['protocol']}.json"
+    earlier = _earlier(path)
+    if all(earlier.get(key) == content[key] for key in ("seeds", "settings")):
+        content = _completed(content, earlier)
     write_text(path, json.dumps(content, indent=1) + "\n")
     return path
+
+
+def _earlier(path: Path) -> dict[str, Any]:
+    """Read the sheet that is there; nothing if there is none that can be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _completed(content: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Take cells without runs, choices without trials and notes from an earlier sheet."""
+    cells = {(cell["row"], cell["column"]): cell for cell in earlier["cells"] if any(cell["runs"])}
+    choices = {(one["algorithm"], one["task"]): one for one in earlier["choices"]}
+    return {
+        **content,
+        "notes": content["notes"] or earlier["notes"],
+        "cells": [
+            cell if any(cell["runs"]) else cells.get((cell["row"], cell["column"]), cell)
+            for cell in content["cells"]
+        ],
+        "choices": [
+            one if one["scores"] else choices.get((one["algorithm"], one["task"]), one)
+            for one in content["choices"]
+        ],
+    }

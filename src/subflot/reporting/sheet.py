@@ -86,6 +86,17 @@ class Sheet:
         """List the cells of a column, from top to bottom."""
         return [self.cells[row, name] for row in self.rows]
 
+    def part(self, rows: Sequence[str], columns: Sequence[str]) -> "Sheet":
+        """Return the table of some rows and columns; where none are named, of all."""
+        own_rows = {n: row for n, row in self.rows.items() if not rows or n in rows}
+        own_columns = {n: one for n, one in self.columns.items() if not columns or n in columns}
+        cells = {
+            key: cell
+            for key, cell in self.cells.items()
+            if key[0] in own_rows and key[1] in own_columns
+        }
+        return replace(self, rows=own_rows, columns=own_columns, cells=cells)
+
     def agreement(self, column: str) -> tuple[int, int] | None:
         """Count the pairs of rows that stand in the paper's order, and all pairs; None if none.
 
