@@ -63,11 +63,13 @@ def test_multiply_adds_grow_with_the_epochs(tmp_path: Path) -> None:
 
 def test_the_cost_figure_follows_the_mean_of_the_seeds(courses: Path) -> None:
     figure = curves.spending(read_sheet(courses))
-    _, bytes_axes, _ = (None, axes_of(figure, "har")[0], None)
-    line = next(one for one in bytes_axes.get_lines() if one.get_label() == "subflot")
+    drawn = axes_of(figure, "har")[0].containers
+    line, _, (bars,) = next(one for one in drawn if one.get_label() == "subflot")
     assert np.asarray(line.get_xdata()).tolist() == [3.0, 6.0]
     # Seed 0 has 50 and 90 %, seed 1 has 60 and 80 %.
     assert np.asarray(line.get_ydata()) == pytest.approx([55.0, 85.0])
+    lengths = [high - low for (_, low), (_, high) in bars.get_segments()]
+    assert lengths == pytest.approx([2 * 50**0.5] * 2)  # A standard deviation to each side.
 
 
 def test_a_panel_without_records_says_so(courses: Path) -> None:
@@ -104,6 +106,37 @@ def test_a_target_that_is_never_reached_is_written_out(courses: Path) -> None:
     assert " not reached" in [text.get_text() for text in until.texts]  # HeteroFL ends at 70 %.
     widths = [patch.get_width() for patch in until.patches]
     assert widths == pytest.approx([11.0])  # Seeds take 10 and 12 seconds.
+
+
+def test_seeds_that_never_reach_the_target_are_counted(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "fast", [[0.9]], seconds=[4.0])
+    made_run(tmp_path / "runs" / "slow", [[0.1]], seconds=[4.0], seed=1)
+    made = cells({("subflot", "har"): ["fast", "slow"]})
+    figure = bars.times(read_sheet(made_sheet(tmp_path, ["subflot"], ["har"], cells=made)))
+    until = next(axes for axes in axes_of(figure, "har") if "until" in axes.get_title())
+    assert [text.get_text() for text in until.texts] == [" 1 of 2 seeds"]
+
+
+def test_every_row_is_inside_its_panel(courses: Path) -> None:
+    for figure in (bars.times(read_sheet(courses)), bars.per_client(read_sheet(courses))):
+        for axes in axes_of(figure, "har"):
+            low, high = sorted(axes.get_ylim())
+            assert all(low < place < high for place in axes.get_yticks())
+
+
+@pytest.mark.parametrize("name", ["cost", "time", "per-client"])
+def test_only_what_is_asked_for_is_drawn(
+    courses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("subflot.reporting.figures.save", lambda figure, _: drawn.append(figure))
+    draw(name, courses, tmp_path, rows=["heterofl"], columns=["har"])
+    (figure,) = drawn
+    assert axes_of(figure, "har")
+    assert axes_of(figure, "cifar10") == []
+    names = [text.get_text() for axes in figure.axes for text in axes.get_yticklabels()]
+    assert "subflot" not in names
+    assert all(one.get_label() != "subflot" for axes in figure.axes for one in axes.containers)
 
 
 def test_phases_stack_to_their_sum(courses: Path) -> None:

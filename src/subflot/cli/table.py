@@ -101,7 +101,8 @@ def figure_command(
             write_all(read_sheet(path), path)
     from subflot.reporting.figures import draw
 
-    for file in draw(name, path, out / FIGURES):
+    asked = {"rows": wanted.rows, "columns": wanted.columns}
+    for file in draw(name, path, out / FIGURES, **asked):
         show(str(file))
 
 

@@ -110,23 +110,19 @@ def _until(axes: "Axes", runs: Mapping[str, Sequence[RunRecord]], goal: float) -
         if not reached:
             axes.text(0.0, place, " not reached", va="center")
             continue
+        mean = statistics.fmean(reached)
         spread = statistics.stdev(reached) if len(reached) > 1 else 0.0
-        axes.barh(
-            place,
-            statistics.fmean(reached),
-            xerr=spread,
-            color="0.8",
-            edgecolor="black",
-            capsize=3,
-        )
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
+        axes.barh(place, mean, xerr=spread, color="0.8", edgecolor="black", capsize=3)
+        if len(reached) < len(found):
+            # Seeds that never got there are slower than any that did.
+            axes.text(0.0, place, f" {len(reached)} of {len(found)} seeds", va="center")
+    _name_rows(axes, names)
 
 
 def per_client(sheet: Sheet) -> "Figure":
     """Draw the accuracy of every client, and what each gains with SubFLOT against each method."""
     figure, grid = panels(2 * len(sheet.columns), width=5.5, height=4.5)
-    hero = str(sheet.rows[HERO]["title"])
+    hero = str(sheet.rows.get(HERO, {}).get("title", HERO))
     for number, (column, about) in enumerate(sheet.columns.items()):
         left, right = grid[2 * number : 2 * number + 2]
         people = {title: clients(records) for title, records in _runs(sheet, column).items()}
@@ -164,8 +160,7 @@ def _spread_out(axes: "Axes", people: Mapping[str, Mapping[tuple[int, int], floa
             list(each.values()), [place] * len(each), "o", color="black", alpha=0.35, markersize=4
         )
         axes.plot([statistics.fmean(each.values())], [place], "|", color="black", markersize=18)
-    axes.set_yticks(range(len(people)), list(people))
-    axes.invert_yaxis()
+    _name_rows(axes, list(people))
 
 
 def _gains(axes: "Axes", people: Mapping[str, Mapping[tuple[int, int], float]], hero: str) -> None:
@@ -192,5 +187,10 @@ def _gains(axes: "Axes", people: Mapping[str, Mapping[tuple[int, int], float]], 
             f"+{more} -{less}", (1.0, place), xycoords=("axes fraction", "data"), va="center"
         )
     axes.axvline(0.0, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(others)), others)
-    axes.invert_yaxis()
+    _name_rows(axes, others)
+
+
+def _name_rows(axes: "Axes", names: Sequence[str]) -> None:
+    """Name rows from top to bottom; one without a bar has its place too."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)

@@ -29,7 +29,7 @@ def pruning_rates(sheet: Sheet) -> "Figure":
             points = [(float(sheet.columns[c]["x"]), sheet.cells[row, c]) for c in columns]
             _line(axes, points, style[row], str(about["title"]))
         label(axes, line, "share of channels that every client prunes", ACCURACY)
-        _unless_empty(axes)
+        _say_if_empty(axes)
     legend(figure, grid)
     return figure
 
@@ -48,9 +48,8 @@ def sensitivity(sheet: Sheet) -> "Figure":
             ]
             _line(axes, points, style[column], str(about["title"]))
         label(axes, group, group, ACCURACY)
-        if group == "lambda":
-            axes.set_xscale("log")
-        _unless_empty(axes)
+        if not _say_if_empty(axes) and group == "lambda":
+            _count_by_factors(axes)
     legend(figure, grid)
     return figure
 
@@ -70,8 +69,8 @@ def spending(sheet: Sheet) -> "Figure":
         titles = ("megabytes sent, both ways", "multiply-adds of training, in billions")
         for axes, title in zip(pair, titles, strict=True):
             label(axes, str(about["title"]), title, ACCURACY)
-            axes.set_xscale("log")
-            _unless_empty(axes)
+            if not _say_if_empty(axes):
+                _count_by_factors(axes)
     legend(figure, grid)
     return figure
 
@@ -117,31 +116,27 @@ def _course(record: RunRecord, spent: Spent) -> Course:
 
 def _curve(axes: "Axes", courses: Sequence[Course], style: Style, title: str) -> None:
     """Draw the mean of the courses of several seeds, which have their rounds in common."""
-    if not courses:
-        return
-    middle = [
-        [statistics.fmean(values) for values in zip(*points, strict=True)]
-        for points in zip(*courses, strict=False)
-    ]
-    x, y = zip(*middle, strict=True)
-    axes.plot(
-        x,
-        y,
-        style.dashes,
-        color=style.colour,
-        marker=style.marker,
-        markersize=4,
-        linewidth=style.width,
-        label=title,
-    )
+    points = []
+    for each in zip(*courses, strict=False):
+        x, y = zip(*each, strict=True)
+        spread = statistics.stdev(y) if len(y) > 1 else 0.0
+        points.append((statistics.fmean(x), statistics.fmean(y), spread))
+    _draw(axes, points, style, title)
 
 
 def _line(axes: "Axes", points: Sequence[Point], style: Style, title: str) -> None:
     """Draw means with error bars of one standard deviation; missing cells are gaps."""
     there = [(x, cell.mean, cell.deviation or 0.0) for x, cell in points if cell.mean is not None]
-    if not there:
+    _draw(axes, there, style, title)
+
+
+def _draw(
+    axes: "Axes", points: Sequence[tuple[float, float, float]], style: Style, title: str
+) -> None:
+    """Draw a line through (x, y, spread)."""
+    if not points:
         return
-    x, y, spread = zip(*there, strict=True)
+    x, y, spread = zip(*points, strict=True)
     axes.errorbar(
         x,
         y,
@@ -151,11 +146,25 @@ def _line(axes: "Axes", points: Sequence[Point], style: Style, title: str) -> No
         marker=style.marker,
         markersize=5,
         linewidth=style.width,
+        elinewidth=0.7,
         capsize=3,
         label=title,
     )
 
 
-def _unless_empty(axes: "Axes") -> None:
-    if not axes.has_data():
-        say_missing(axes)
+def _count_by_factors(axes: "Axes") -> None:
+    """Let the x axis count by factors, with plain numbers at 1, 2, 5, 10 and so on."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _say_if_empty(axes: "Axes") -> bool:
+    """Say in a panel without lines that they are missing; return whether it is one."""
+    if axes.has_data():
+        return False
+    say_missing(axes)
+    return True

@@ -1,6 +1,6 @@
 """The figures by name, each drawn from a sheet and its records, or from a record of its own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,18 +26,22 @@ FROM_FILES: Mapping[str, Callable[[Path], "Figure"]] = {
 }
 
 
-def draw(name: str, path: Path, folder: Path) -> list[Path]:
+def draw(
+    name: str, path: Path, folder: Path, *, rows: Sequence[str] = (), columns: Sequence[str] = ()
+) -> list[Path]:
     """Draw a figure into a folder, as PNG and PDF; return the files.
 
     Args:
         name: of the figure.
         path: its sheet, or the JSON file of its experiment.
         folder: for the pictures, which are named after `path`.
+        rows: of the sheet, those to draw; all if none are named.
+        columns: likewise.
     """
     if name in FROM_FILES:
         figure = FROM_FILES[name](path)
     elif name in FROM_SHEETS:
-        sheet = read_sheet(path)
+        sheet = read_sheet(path).part(rows, columns)
         figure = FROM_SHEETS[name](sheet)
         figure.suptitle(heading(sheet), fontsize="small", wrap=True)
     else:
