@@ -279,6 +279,23 @@ def test_dragging_zooms_and_a_button_shows_all_again(page: Callable[..., Page]) 
     assert ticks(shown) == ["1", "2", "3", "4", "5"]
 
 
+def test_of_many_runs_one_experiment_is_shown_at_first(browser: Any, tmp_path: Path) -> None:
+    for i in range(62):
+        write_run(tmp_path / f"run{i:02}", [[report(0, 5)]], name=f"half{i % 2}", seed=i)
+    records = list(find_runs(tmp_path))
+    path = tmp_path / "report.html"
+    path.write_text(render(records, tmp_path))
+    browser.get(path.as_uri())
+    shown = Page(browser, records, path)
+    shown.button("Each run", "#overview").click()
+    assert {row["run"][0].partition(":")[0] for row in shown.rows("Runs")} == {"half0"}
+    (every,) = [one for one in shown.all("#filter option") if one.text == "all experiments"]
+    every.click()
+    shown.button("Each run", "#overview").click()
+    assert len(shown.rows("Runs")) == 62
+    assert browser.get_log("browser") == []
+
+
 def test_curves_answer_to_keys(page: Callable[..., Page]) -> None:
     shown = page()
     plot = shown.one("#curves .plot")

@@ -23,6 +23,7 @@ from subflot.reporting.digest import (
     MOST_STEPS,
     clients,
     digest,
+    experiments,
     labels,
     moved,
     series,
@@ -65,6 +66,19 @@ def test_runs_of_equal_settings_are_told_apart_by_their_folders_and_names() -> N
     assert labels([one, one], ["x", "y"]) == [("local", "local (x)"), ("local", "local (y)")]
     other = {**one, "name": "b"}
     assert labels([one, other], ["x", "y"]) == [("a: local", "a: local"), ("b: local", "b: local")]
+
+
+def test_runs_of_one_name_are_parted_by_their_data_and_trials_stand_apart() -> None:
+    configs: list[dict[str, Any]] = [
+        {"name": "runs", "data": "har", "algorithm": "local", "seed": 0},
+        {"name": "runs", "data": "pacs", "algorithm": "local", "seed": 0},
+        {"name": "runs", "data": "har", "algorithm": "local", "measure_on": "validation"},
+        {"name": "digits", "data": "digits", "algorithm": "local"},
+    ]
+    kinds = ["runs, har", "runs, pacs", "runs, har, trials", "digits"]
+    assert experiments(configs) == kinds
+    # Data and examples that are the same in an experiment tell nothing apart in it.
+    assert [name for name, _ in labels(configs, list("abcd"))] == [f"{k}: local" for k in kinds]
 
 
 def test_curves_add_up_bytes_and_seconds_over_rounds_that_were_not_measured(tmp_path: Path) -> None:

@@ -32,13 +32,14 @@ def digest(records: Sequence[RunRecord], root: Path) -> dict[str, Any]:
     """
     configs = [record.config for record in records]
     names = labels(configs, [_path(record, root) for record in records])
+    kinds = experiments(configs)
     groups = list(dict.fromkeys(map(_group, configs)))
     machines = [environment(record) for record in records]
     environments = [json.loads(text) for text in dict.fromkeys(map(json.dumps, machines))]
     odd = differing(configs)
     runs = []
-    for record, config, (group_name, name), machine in zip(
-        records, configs, names, machines, strict=True
+    for record, config, experiment, (group_name, name), machine in zip(
+        records, configs, kinds, names, machines, strict=True
     ):
         runs.append(
             {
@@ -46,7 +47,7 @@ def digest(records: Sequence[RunRecord], root: Path) -> dict[str, Any]:
                 "group_label": group_name,
                 "group": groups.index(_group(config)),
                 "path": _path(record, root),
-                "experiment": str(config.get("name", "")),
+                "experiment": experiment,
                 "algorithm": str(config.get("algorithm", "")),
                 "seed": config.get("seed"),
                 "rounds": config.get("rounds"),
@@ -68,6 +69,27 @@ def digest(records: Sequence[RunRecord], root: Path) -> dict[str, Any]:
     }
 
 
+def experiments(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name what each run belongs to: runs of one name and data set; trials are apart.
+
+    Example:
+        >>> experiments([{"name": "har"}, {"name": "har", "measure_on": "validation"}])
+        ['har', 'har, trials']
+    """
+    data: dict[Any, set[Any]] = {}
+    for config in configs:
+        data.setdefault(config.get("name"), set()).add(config.get("data"))
+    found = []
+    for config in configs:
+        parts = [config.get("name", "")]
+        if len(data[config.get("name")]) > 1:
+            parts.append(config.get("data"))
+        if config.get("measure_on") == "validation":
+            parts.append("trials")
+        found.append(", ".join(map(str, parts)))
+    return found
+
+
 def labels(configs: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[tuple[str, str]]:
     """Name the group and the run of each config by what tells it apart from the others.
 
@@ -76,16 +98,19 @@ def labels(configs: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[t
         >>> labels(runs, ["a", "b"])
         [('fedavg', 'fedavg, seed 0'), ('fedavg', 'fedavg, seed 1')]
     """
-    several = len({config.get("name") for config in configs}) > 1
+    kinds = experiments(configs)
+    of_method: dict[tuple[str, Any], list[Mapping[str, Any]]] = {}
+    for kind, config in zip(kinds, configs, strict=True):
+        of_method.setdefault((kind, config.get("algorithm")), []).append(config)
     groups, runs = [], []
-    for config in configs:
-        kin = [c for c in configs if _kind(c) == _kind(config)]
+    for kind, config in zip(kinds, configs, strict=True):
+        kin = of_method[kind, config.get("algorithm")]
         odd = [key for key in differing(kin) if key != "seed"]
         parts = [
             str(config.get("algorithm", "run")),
             *(f"{k}={_short(config[k])}" for k in odd if k in config),
         ]
-        groups.append((f"{config.get('name')}: " if several else "") + ", ".join(parts))
+        groups.append((f"{kind}: " if len(set(kinds)) > 1 else "") + ", ".join(parts))
         seeds = {c.get("seed") for c in kin if _group(c) == _group(config)}
         runs.append(groups[-1] + (f", seed {config.get('seed')}" if len(seeds) > 1 else ""))
     return [
@@ -213,10 +238,6 @@ def _rounded(value: float | None) -> float | None:
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return text if len(text) <= 30 else text[:29] + "…"
-
-
-def _kind(config: Mapping[str, Any]) -> tuple[Any, Any]:
-    return config.get("name"), config.get("algorithm")
 
 
 def _group(config: Mapping[str, Any]) -> str:

@@ -28,12 +28,15 @@ function offerThemes() {
   name();
 }
 
+const MANY_RUNS = 60; // Beyond these, one experiment is shown at first.
+
 const page = JSON.parse(document.getElementById("records").textContent);
 const experiments = [...new Set(page.runs.map((run) => run.experiment))];
+const shownAtFirst = page.runs.length > MANY_RUNS && experiments.length > 1 ? experiments[0] : "";
 if (experiments.length > 1) {
   const options = [["", "all experiments"], ...experiments.map((name) => [name, name])];
-  const filter = chooser("show", options, "", (chosen) => show(page, chosen));
+  const filter = chooser("show", options, shownAtFirst, (chosen) => show(page, chosen));
   document.getElementById("filter").append(filter);
 }
 offerThemes();
-show(page, "");
+show(page, shownAtFirst);

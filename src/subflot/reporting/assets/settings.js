@@ -18,10 +18,14 @@ function showSettings(page, runs) {
   const places = [...new Set(runs.map((run) => run.environment))];
   for (const place of places) {
     const own = runs.filter((run) => run.environment === place).map((run) => run.label);
-    const title = places.length > 1 ? `Environment of ${own.join("; ")}` : "Environment";
+    const title = places.length > 1 ? `Environment of ${named(own)}` : "Environment";
     parts.push(make("h3", {}, title), pairs(page.environments[place]));
   }
   fill("settings", ...parts);
+}
+
+function named(runs) {
+  return runs.length > 3 ? `${runs.length} runs` : runs.join("; ");
 }
 
 function pairs(values) {
@@ -37,7 +41,7 @@ function showNotices(page, runs) {
     .map(({ about, text }) => ({ about: about.filter(isShown), text }))
     .filter(({ about }) => about.length);
   const items = found.map(({ about, text }) => make("li", {},
-    make("b", {}, about.length > 3 ? `${about.length} runs` : about.join("; ")), `: ${text}`));
+    make("b", {}, named(about)), `: ${text}`));
   fill("notices", ...(items.length ? [make("ul", { class: "notice" }, ...items)] : []));
 }
 

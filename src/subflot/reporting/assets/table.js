@@ -4,7 +4,9 @@
 // left; `best` is "high" or "low" and makes the best value bold; `bar` draws each value as a length;
 // `cell` returns an element to show instead of text. The value itself stays in `data-value`.
 
-function table(label, columns, rows, { sortBy = null, isTall = false } = {}) {
+const MANY_ROWS = 40; // Beyond these, a table scrolls by itself.
+
+function table(label, columns, rows, { sortBy = null, isTall = rows.length > MANY_ROWS } = {}) {
   const first = columns.find((column) => column.title === sortBy) ?? null;
   const sorting = { column: first, isDescending: true };
   const head = make("tr");
