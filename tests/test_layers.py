@@ -13,6 +13,7 @@ ORDER = (
     "drawing",
     "results",
     "seeding",
+    "threads",
     "weights",
     "channels",
     "transport",

@@ -18,6 +18,7 @@ from subflot.channels.resize import copied, state_of
 from subflot.channels.space import ChannelMap
 from subflot.channels.trial import Trial
 from subflot.errors import ChannelError
+from subflot.threads import one_thread
 
 EVALUATION = (Mode.EVALUATION,)
 WITH_TRAINING = (
@@ -26,6 +27,7 @@ WITH_TRAINING = (
 )
 
 
+@one_thread()
 def trace(model: nn.Module, example: Example) -> ChannelMap:
     """Find which axes of which tensors of a model share channels.
 

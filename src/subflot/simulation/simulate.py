@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from subflot.algorithms.base import Algorithm, Client, State, Turn, in_order
 from subflot.data.federated import FederatedData
 from subflot.errors import SubflotError
@@ -22,6 +20,7 @@ from subflot.simulation.server import Report, Server
 from subflot.simulation.store import Manifest, Store
 from subflot.simulation.workers import Workers, default_workers
 from subflot.task import Task
+from subflot.threads import one_thread
 from subflot.training import Measurement
 
 DIVERGED = "training may have diverged; a lower learning_rate or max_norm=1 often helps"
@@ -122,7 +121,7 @@ def run_rounds(
     for name, value in (("rounds", rounds), ("per_round", per_round)):
         if value is not None and value < 1:
             raise SubflotError(f"{name} is {value}", hint="at least 1")
-    with _one_thread():
+    with one_thread():
         loop = _Loop(
             server, roster, rounds, per_round, seed, evaluate_every, min_uploads, num_clients
         )
@@ -252,14 +251,3 @@ def _in_folder(folder: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="subflot-") as name:
         yield Path(name)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute with one thread, as the workers do: sums then have one order everywhere."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
