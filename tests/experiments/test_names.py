@@ -1,5 +1,6 @@
 """Every table and figure by its name, through the command line, at a size that takes seconds."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,34 @@ def test_every_figure_runs_at_smoke_scale(subflot: Command, out: Path, name: str
     files = [Path(line) for line in shown.splitlines() if line.endswith((".png", ".pdf"))]
     assert [file.suffix for file in files] == [".png", ".pdf"]
     assert all(file.stat().st_size > 5000 for file in files)
+
+
+@pytest.mark.slow
+def test_every_name_runs_at_smoke_scale_on_the_papers_data(
+    subflot: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the settings of the scale as they are; of columns that take long, one method."""
+    pytest.importorskip("captum", reason="pip install 'subflot[explain]'")
+    if not os.environ.get("SUBFLOT_DATA"):
+        pytest.skip("name a folder in SUBFLOT_DATA; `subflot data get` fills it")
+    monkeypatch.setenv("SUBFLOT_CACHE", str(tmp_path / "cache"))
+    options = ("--scale", "smoke", "--workers", "1", "--out", str(tmp_path))
+    for command, names in (("table", TABLES), ("figure", FIGURES)):
+        for name in names:
+            if name in ("resources", "convergence"):
+                continue
+            grid = find(name, names)
+            column = next(one for one in grid.columns if one.name == grid.anchor)
+            rows = [row.name for row in grid.rows]
+            asked = rows if column.task.name == "har" else rows[:1]
+            cells = ("--columns", grid.anchor, "--rows", ",".join(asked))
+            code, _, err = subflot(command, name, *cells, *options)
+            assert code == 0, err
+            sheet = read_sheet(tmp_path / "tables" / f"{name}-smoke-printed.json")
+            means = [sheet.cells[row, grid.anchor].mean for row in asked]
+            assert all(mean is not None and 0 <= mean <= 100 for mean in means), (name, means)
+            if command == "figure":
+                assert (tmp_path / "figures" / f"{name}-smoke-printed.png").is_file()
 
 
 def test_a_table_is_printed_as_it_is_written(subflot: Command, tmp_path: Path) -> None:
