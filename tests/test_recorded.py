@@ -95,3 +95,15 @@ def test_the_similarities_of_maps_are_those_on_record() -> None:
     assert f"over the {found['num_images']} test images of three seeds" in said
     for one in found["similarity"].values():
         assert f"{one['mean']:.3f}" in said
+
+
+def test_the_readme_shows_what_the_tables_say() -> None:
+    shown = (ROOT / "README.md").read_text()
+    label, shift = (
+        read_sheet(RESULTS / "tables" / f"{name}-reduced-tuned.json")
+        for name in ("label-skew", "feature-shift")
+    )
+    for row, about in label.rows.items():
+        cells = (label.cells[row, "har"], label.cells[row, "ag-news"], shift.cells[row, "digit5"])
+        told = [f"{c.mean:.1f} ± {c.deviation:.1f} ({c.printed:.1f})" for c in cells]
+        assert f"| {about['title']} | {' | '.join(told)} |\n" in shown
