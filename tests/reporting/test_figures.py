@@ -11,10 +11,11 @@ from made_records import made_run, made_sheet
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from subflot.algorithms import ALGORITHMS
 from subflot.errors import SubflotError
 from subflot.reporting import bars, curves, evidence
 from subflot.reporting.bars import gains, seconds_until, target
-from subflot.reporting.canvas import styles
+from subflot.reporting.canvas import legend, panels, styles
 from subflot.reporting.curves import computed, sent
 from subflot.reporting.figures import FROM_SHEETS, draw
 from subflot.reporting.sheet import Sheet, read_sheet
@@ -137,6 +138,17 @@ def test_only_what_is_asked_for_is_drawn(
     names = [text.get_text() for axes in figure.axes for text in axes.get_yticklabels()]
     assert "subflot" not in names
     assert all(one.get_label() != "subflot" for axes in figure.axes for one in axes.containers)
+
+
+@pytest.mark.parametrize("num_panels", [1, 2])
+def test_a_legend_lies_within_its_figure(num_panels: int) -> None:
+    figure, grid = panels(num_panels)
+    for name in ALGORITHMS:
+        grid[0].plot([0, 1], [0, 1], label=ALGORITHMS[name].__name__)
+    legend(figure, grid)
+    figure.draw_without_rendering()
+    box, whole = figure.legends[0].get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 < box.x1 <= whole.x1
 
 
 def test_phases_stack_to_their_sum(courses: Path) -> None:

@@ -17,6 +17,8 @@ LINES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++")
 ACROSS = 2
 """Panels side by side."""
+ENTRY = 1.6
+"""Inches that an entry of a legend takes."""
 HERO = "subflot"
 """Drawn heavier than the others."""
 
@@ -76,7 +78,7 @@ def legend(figure: "Figure", axes: "Sequence[Axes]") -> None:
         handles, names = one.get_legend_handles_labels()
         found.update(zip(names, handles, strict=True))
     if found:
-        columns = min(6, len(found))
+        columns = min(len(found), max(1, int(figure.get_figwidth() / ENTRY)))
         figure.legend(found.values(), found, loc="outside lower center", ncols=columns)
 
 
