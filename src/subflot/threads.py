@@ -10,8 +10,7 @@ import torch
 def one_thread() -> Iterator[None]:
     """Compute with one thread, as worker processes do: sums then have one order everywhere.
 
-    Small computations lose nothing by it, and where other work has the cores they gain much, for
-    threads that wait for each other wait for their turns too.
+    Where other work has the cores, threads that wait for each other wait for their turns too.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
