@@ -10,7 +10,8 @@ CODE := $(wildcard src tests benchmarks)
 # One more than there are cores: some tests wait for other processes.
 TESTERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
-.PHONY: help setup demo test check lint types format bench clean
+.PHONY: help setup demo test check lint types format torches bench clean
+TORCHES := 2.6.0 2.15.0
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,11 +49,20 @@ format: setup  ## Rewrite the code in the project's format and mend what lint ca
 	@$(BIN)/ruff check --fix --exit-zero --quiet $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
+torches: setup  ## Test the oldest and the newest torch that is supported, each in its own environment (gigabytes)
+	@for version in $(TORCHES); do \
+	    echo "== torch $$version"; place=.venv-torch/$$version; \
+	    $(PYTHON) -m venv "$$place"; \
+	    "$$place/bin/pip" install -qq --disable-pip-version-check -c <(grep -vE '^(torch|setuptools)==' constraints.txt) \
+	        "torch==$$version" -e . pytest hypothesis; \
+	    "$$place/bin/python" -m pytest -q tests/channels tests/training tests/algorithms tests/transport; \
+	done
+
 bench: setup  ## Run every script in benchmarks/
 	@for script in $(sort $(wildcard benchmarks/*.py)); do \
 	    echo "== $$script"; $(BIN)/python "$$script"; \
 	done
 
 clean:  ## Remove .venv, caches and builds; runs stay
-	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-torch build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find src tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -62,6 +62,19 @@ class Doubled(torch.autograd.Function):
 doubled = Doubled.apply  # Bound before anybody could watch for the name.
 
 
+class Tripled(torch.autograd.Function):
+    """The same in the older style, and behind a decorator."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")  # type: ignore[untyped-decorator]
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:
+        return gradients[0].flip(1)
+
+
 def through_numpy(x: Tensor) -> Tensor:
     """Leaves torch, where no operation is seen."""
     return torch.from_numpy(x.detach().numpy()[:, ::-1].copy())
@@ -80,6 +93,7 @@ FROZEN = {
     "cumsum": (lambda x: x.cumsum(1), "cumsum"),
     "flip": (lambda x: x.flip(1), "flip"),
     "custom autograd function": (doubled, "Doubled"),
+    "decorated autograd function": (Tripled.apply, "Tripled"),
     "one channel by number": (lambda x: x - x[:, 3].unsqueeze(1), "select"),
     "numpy": (through_numpy, "does not run with another number of channels"),
     "memory": (behind_torchs_back, "permuting its channels changes the output"),

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import CodeType
 from typing import Any
 
 import torch
@@ -39,8 +40,6 @@ KEEP_SHAPE = {
     *(aten.native_batch_norm.default, aten.relu.default, aten.hardtanh.default),
     *(aten.gelu.default, aten.silu.default, aten.sigmoid.default, aten.tanh.default),
 }
-
-APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
 class Mode(Enum):
@@ -116,6 +115,7 @@ class Recorder(TorchDispatchMode):
         self._foreign = foreign
         self._labels: dict[object, Labels] = {}
         self._alive: list[Tensor] = []
+        self._functions: dict[CodeType, str] = {}
         for tensor, label in zip(state_of(model).values(), labels, strict=True):
             self.put(tensor, label)
 
@@ -187,7 +187,7 @@ class Recorder(TorchDispatchMode):
             flows=self.observation.flows,
             flow_of=self.observation.flow_of,
         )
-        results = apply(operation, custom=_custom_function())
+        results = apply(operation, custom=self._custom_function())
         for tensor, result in zip(tensors, results, strict=True):
             self.put(tensor, result)
         return out
@@ -197,6 +197,17 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, Tensor):
             return self.get(value)
         return [self._label(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def _custom_function(self) -> str:
+        """Name of the user's autograd function that is running, if one is."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code not in self._functions:
+                self._functions[frame.f_code] = _function_of(frame.f_code)
+            if name := self._functions[frame.f_code]:
+                return name
+            frame = frame.f_back  # type: ignore[assignment]
+        return ""
 
     def _decide(self, value: Any) -> Any:
         """A number that Python reads, and may branch on; one of them can be turned around."""
@@ -224,15 +235,16 @@ def _key(tensor: Tensor) -> object:
     return storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
-def _custom_function() -> str:
-    """Name of the user's autograd function that is running, if one is."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code is APPLY:
-            function = frame.f_locals["cls"]
-            if not function.__module__.startswith("torch."):
-                return str(function.__name__)
-        frame = frame.f_back  # type: ignore[assignment]
+def _function_of(code: CodeType) -> str:
+    """Name of the user's autograd function whose forward pass this code is, if it is one."""
+    kinds: list[type] = list(torch.autograd.Function.__subclasses__())
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        forward: Any = kind.forward  # type: ignore[attr-defined]
+        while forward is not None and not kind.__module__.startswith("torch."):
+            if getattr(forward, "__code__", None) is code:
+                return kind.__name__
+            forward = getattr(forward, "__wrapped__", None)
     return ""
 
 
