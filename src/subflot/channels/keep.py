@@ -21,6 +21,22 @@ def rolling(channels: ChannelMap, pruning_rate: float, shift: int) -> dict[str, 
     }
 
 
+def window(channels: ChannelMap, pruning_rate: float, start: float) -> dict[str, Tensor]:
+    """Keep a window of every space that starts at a share of it and wraps around.
+
+    Example:
+        >>> from subflot.channels.space import Segment
+        >>> channels = ChannelMap({"w": ((Segment("h"),),)}, {"h": 4})
+        >>> window(channels, 0.5, 2.75)
+        {'h': tensor([3, 0])}
+    """
+    return {
+        space: (torch.arange(count) + int(start % 1 * channels.sizes[space]))
+        % channels.sizes[space]
+        for space, count in channels.kept_sizes(pruning_rate).items()
+    }
+
+
 def random(
     channels: ChannelMap, pruning_rate: float, generator: torch.Generator
 ) -> dict[str, Tensor]:

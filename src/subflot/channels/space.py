@@ -64,6 +64,9 @@ class ChannelMap:
     """Space -> the (tensor, axis) whose layers make its channels."""
     inputs: frozenset[Origin] = frozenset()
     """The (tensor, axis) that face what goes into a layer."""
+    scaled: frozenset[Origin] = frozenset()
+    """Those of them along which a cut weakens what the layer computes: they can lose channels, and
+    no normalisation behind the layer makes up for it."""
     shares: Mapping[Origin, Mapping[str, Shares]] = field(default_factory=dict)
     """(Tensor, axis) -> space -> the producers whose channels meet it, with their shares."""
     attributes: Mapping[str, tuple[Segments | None, ...]] = field(default_factory=dict)

@@ -1,11 +1,14 @@
 """Find the channel map of any torch model by watching it run."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from subflot.channels.certify import Certificate
 from subflot.channels.draft import Draft
 from subflot.channels.example import Example
+from subflot.channels.invariance import Invariance
 from subflot.channels.record import (
     Mode,
     Subject,
@@ -52,7 +55,8 @@ def trace(model: nn.Module, example: Example) -> ChannelMap:
         certificate = Certificate(model, example, channels)
         wrong = certificate.wrong_spaces()
         if not wrong:
-            return trial.draft.with_shares(trial.with_least(certificate.lonely_spaces()))
+            found = trial.draft.with_shares(trial.with_least(certificate.lonely_spaces()))
+            return replace(found, scaled=Invariance(certificate).scaled_inputs(found))
         trial.rejected |= wrong
         channels = trial.settle()
     reasons = "\n".join(f"  {space}: {reason}" for space, reason in channels.frozen.items())
