@@ -18,6 +18,7 @@ from subflot.algorithms import make
 from subflot.algorithms.base import Arrival, Client, ClientContext, Download, State, Turn, Upload
 from subflot.channels import take
 from subflot.channels.keep import largest, prefix
+from subflot.channels.scale import keep_scale
 from subflot.errors import SubflotError
 from subflot.task import LocalTraining, Task
 from subflot.weights import Weights
@@ -300,6 +301,66 @@ def test_a_partial_merge_is_the_mean_over_the_owners_of_each_matched_place() -> 
     for name, old in state.weights.items():
         expected = torch.where(count[name] > 0, total[name] / count[name].clamp(min=1), old)
         assert_close(merged[name], expected, **DOUBLE)
+
+
+# ----- the scale of a cut layer, and one plan for both directions
+
+
+def test_a_client_that_changes_nothing_changes_nothing() -> None:
+    """What is extracted alone returns to where it came from, in the scale that it had there."""
+    state = at_work()
+    method = make("subflot-plus", global_share=1.0)
+    arrivals = []
+    for client in ROWS:
+        sent = method.download(task(), state, client, TURN)
+        upload = Upload(sent.weights, EXAMPLES[client.id], sent.kept)
+        arrivals.append(Arrival(client, method.place(task(), state, client, upload, TURN)))
+        assert {
+            space: len(index) for space, index in sent.kept.items()
+        } == task().channels.kept_sizes(client.pruning_rate)
+    merged = method.aggregate(task(), state, iter(arrivals), TURN).weights
+    assert_same(merged, state.weights, **DOUBLE)
+
+
+def test_a_kept_scale_multiplies_each_layer_by_the_inputs_that_it_lost() -> None:
+    state = at_work()
+    plain, scaled = (
+        make("subflot-plus", scale=scale, global_share=1.0, extract="prefix")
+        .download(task(), replace(state, history={}), ROWS[2], TURN)
+        .weights
+        for scale in (False, True)
+    )
+    # Of 6 and 4 channels a client of rate 0.75 keeps 2 and 1.
+    for name, factor in (("0.weight", 1), ("2.weight", 3), ("4.weight", 4), ("2.bias", 1)):
+        assert_close(scaled[name], factor * plain[name], **DOUBLE)
+
+
+def test_a_history_is_read_in_the_scale_of_the_full_model() -> None:
+    """A client that left its part of the global model as it was is at no distance from it."""
+    state, method = at_work(), make("subflot-plus")
+    client = ROWS[2]
+    order = {s: torch.arange(n).flip(0) for s, n in task().channels.kept_sizes(0.75).items()}
+    own = take(state.weights, task().channels, order)
+    known = replace(state, history={client.id: keep_scale(own, task().channels)})
+    sent = method.download(task(), known, client, TURN)
+    assert {s: index.tolist() for s, index in sent.kept.items()} == {
+        s: index.tolist() for s, index in order.items()
+    }
+    assert_same(sent.weights, known.history[client.id], **DOUBLE)
+
+
+def test_spread_places_give_every_channel_about_as_many_owners() -> None:
+    method, state = make("subflot-plus", places="spread"), replace(at_work(), history={})
+    owners = torch.zeros(task().channels.sizes["0"])
+    for number in range(60):
+        owners[method.download(task(), state, Client(number, 0.5), TURN).kept["0"]] += 1
+    assert owners.sum() == 60 * 3
+    assert owners.max() - owners.min() <= 3
+
+
+def test_plans_that_mix_channels_cannot_return_along_the_extraction() -> None:
+    with pytest.raises(SubflotError, match="balanced plans mix channels"):
+        make("subflot", merge="extraction")
 
 
 # ----- settings that choose themselves

@@ -22,7 +22,7 @@ from subflot.algorithms.local import Local
 from subflot.algorithms.perfedavg import PerFedAvg, PerFedAvgSub
 from subflot.algorithms.pfedme import PFedMe, PFedMeSub
 from subflot.algorithms.scalefl import ScaleFL
-from subflot.algorithms.subflot import SubFLOT, SubFLOTPartial
+from subflot.algorithms.subflot import SubFLOT, SubFLOTPartial, SubFLOTPlus
 from subflot.errors import SubflotError, UnknownName
 
 __all__ = ["ALGORITHMS", "Algorithm", "make"]
@@ -30,7 +30,7 @@ __all__ = ["ALGORITHMS", "Algorithm", "make"]
 ALGORITHMS: Mapping[str, type[Algorithm]] = {
     kind.name: kind
     for kind in (
-        *(SubFLOT, SubFLOTPartial, FedAvg, FedAvgFull, FedProx),
+        *(SubFLOTPlus, SubFLOT, SubFLOTPartial, FedAvg, FedAvgFull, FedProx),
         *(HeteroFL, FedRolex, FedDrop, FedMP, FedDSE, AdaptiveFL, FlexFL, Flado),
         *(DepthFL, ScaleFL),
         *(PerFedAvg, PerFedAvgSub, PFedMe, PFedMeSub),

@@ -10,6 +10,10 @@ rate (SAR). The server aligns the result back to the global model and takes the 
 `subflot` is the paper as printed. `subflot-partial` reads a plan differently: channels are matched
 one to one and the others left out, so a client gets channels of the global model as they are, and
 its own return to the places that they match, each averaged over its owners.
+
+`subflot-plus` is the method that we recommend: one-to-one plans, layers that keep their scale when
+their inputs are cut, a light penalty, and one plan for both directions: what a client trained
+returns to the places that it was extracted from.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +35,8 @@ from subflot.algorithms.base import (
     Upload,
 )
 from subflot.channels import Channels, take
-from subflot.channels.keep import largest, prefix, random
+from subflot.channels.keep import largest, prefix, random, window
+from subflot.channels.scale import keep_scale, undo_scale
 from subflot.errors import SubflotError
 from subflot.task import Task
 from subflot.training import train_locally
@@ -43,6 +48,8 @@ from subflot.weights import Weights
 
 LEAST_SHARE, MOST_SHARE = 0.1, 0.7
 """Ends of the paper's grid for alpha, between which `auto` chooses."""
+GOLDEN = (5**0.5 - 1) / 2
+"""Steps of the golden ratio spread any number of clients evenly."""
 USUAL_SPREAD = 0.2795
 """Standard deviation of the rates {0, 1/4, 1/2, 3/4}, at which `auto` is the paper's lambda, 1."""
 
@@ -64,7 +71,13 @@ class SubFLOT(Algorithm):
             them together (`joint`).
         entropy: positive for blurred plans, as a share of the largest cost.
         extract: `transport`, or `prefix` for the first channels of the global model (without OTP).
-        merge: `transport`, or `position` for the owners' mean at the first channels (without OTA).
+        merge: `transport`; `extraction` to return along the plan of the extraction, which needs
+            one-to-one plans; or `position` for the owners' mean at the first channels (without
+            OTA).
+        scale: whether a layer whose inputs are cut is multiplied by what it lost, on the client
+            (`subflot.channels.scale`); the server keeps all models in the scale of the full one.
+        places: where a client without a history begins: with the `first` channels, which all
+            clients share, or `spread` evenly, so that every channel has about as many owners.
         proxy: what stands for a client: its `history`, or the `prefix`, largest (`magnitude`) or a
             `random` part of the global model.
     """
@@ -80,7 +93,9 @@ class SubFLOT(Algorithm):
     residual: Residual = "average"
     entropy: float = 0.0
     extract: Literal["transport", "prefix"] = "transport"
-    merge: Literal["transport", "position"] = "transport"
+    merge: Literal["transport", "extraction", "position"] = "transport"
+    scale: bool = False
+    places: Literal["first", "spread"] = "first"
     proxy: Literal["history", "prefix", "magnitude", "random"] = "history"
 
     def __post_init__(self) -> None:
@@ -88,6 +103,11 @@ class SubFLOT(Algorithm):
             raise SubflotError(
                 "partial plans of branches have no average",
                 hint="take residual=joint with plan=partial",
+            )
+        if self.merge == "extraction" and self.plan != "partial":
+            raise SubflotError(
+                f"{self.plan} plans mix channels: none can return to where it came from",
+                hint="take plan=partial and residual=joint with merge=extraction",
             )
         for setting in ("global_share", "penalty_weight"):
             value, most = getattr(self, setting), 1 if setting == "global_share" else float("inf")
@@ -105,15 +125,20 @@ class SubFLOT(Algorithm):
 
     def download(self, task: Task, state: State, client: Client, turn: Turn) -> Download:
         own = self.reference(task, state, client, turn)
+        kept: Channels = {}
         metrics = {}
         if self.extract == "transport":
             alignment = self._align(task, state.weights, own)
             part: Weights = alignment.weights
+            if self.merge == "extraction":
+                kept = extracted_from(alignment)
             for plans in alignment.plans.values():
                 for (layer, _), plan in plans.items():
                     metrics[f"moved/{layer}"] = plan.share_moved()
         else:
             part = task.narrow(state.weights, client.pruning_rate)
+            if self.merge == "extraction":
+                kept = prefix(task.channels, client.pruning_rate)
         anchor = fuse(part, own, self._global_share(state))
         extras = {}
         if self.penalty_weight == "auto":
@@ -121,17 +146,21 @@ class SubFLOT(Algorithm):
         metrics["delta_p"] = squared_distance(
             anchor, state.weights, task.channels, parameters=task.parameters
         )
-        return Download(anchor, extras=extras, metrics=metrics)
+        if self.scale:
+            anchor = keep_scale(anchor, task.channels)
+        return Download(anchor, kept, extras, metrics)
 
     def reference(self, task: Task, state: State, client: Client, turn: Turn) -> Weights:
-        """Return what stands for the client, at its present width."""
-        first = prefix(task.channels, client.pruning_rate)
+        """Return what stands for the client, at its present width and in the full model's scale."""
+        first = self._first(task, client)
         if self.proxy == "magnitude":
             first = largest(task.channels, client.pruning_rate, state.weights)
         elif self.proxy == "random":
             draw = turn.generator("proxy", client.id)
             first = random(task.channels, client.pruning_rate, draw)
         own = state.history.get(client.id) if self.proxy == "history" else None
+        if own is not None and self.scale:
+            own = undo_scale(own, task.channels)
         if own is not None:
             sizes = task.channels.sizes_of(own)
             if all(sizes[space] == len(index) for space, index in first.items()):
@@ -140,6 +169,12 @@ class SubFLOT(Algorithm):
         if own is None:
             return part
         return self._align(task, own, part).weights  # Its rate changed: carried to the new width.
+
+    def _first(self, task: Task, client: Client) -> Channels:
+        """Choose the channels that a client without a history begins with."""
+        if self.places == "first":
+            return prefix(task.channels, client.pruning_rate)
+        return window(task.channels, client.pruning_rate, client.id * GOLDEN)
 
     def _global_share(self, state: State) -> float:
         if self.global_share != "auto":
@@ -175,12 +210,17 @@ class SubFLOT(Algorithm):
             pull=2 * weight * context.client.pruning_rate,
         )
         metrics = {"training_loss": trained.loss}
-        return Upload(trained.weights, len(context.examples), metrics=metrics), context.memory
+        upload = Upload(trained.weights, len(context.examples), download.kept, metrics=metrics)
+        return upload, context.memory
 
     # ----- OTA, on the server
 
     def place(self, task: Task, state: State, client: Client, upload: Upload, turn: Turn) -> Upload:
-        if self.merge == "position":
+        if self.scale:
+            upload = replace(upload, weights=undo_scale(upload.weights, task.channels))
+        if self.merge == "extraction":
+            placed = upload  # With the channels that it was extracted from.
+        elif self.merge == "position":
             placed = replace(upload, kept=prefix(task.channels, client.pruning_rate))
         else:
             alignment = self._align(task, upload.weights, state.weights)
@@ -224,6 +264,26 @@ class SubFLOTPartial(SubFLOT):
     name: ClassVar[str] = "subflot-partial"
     plan: Kind = "partial"
     residual: Residual = "joint"
+
+
+@dataclass(frozen=True)
+class SubFLOTPlus(SubFLOTPartial):
+    """SubFLOT as we recommend it: true submodels that keep their scale, and one plan a round."""
+
+    name: ClassVar[str] = "subflot-plus"
+    penalty_weight: float | Literal["auto"] = 0.01
+    merge: Literal["transport", "extraction", "position"] = "extraction"
+    scale: bool = True
+
+
+def extracted_from(alignment: Alignment) -> Channels:
+    """Read off one-to-one plans which channel of the source each channel of the target is."""
+    kept = {}
+    for space, plans in alignment.plans.items():
+        plan = next(iter(plans.values()))
+        kept[space] = torch.empty(plan.shape[1], dtype=torch.int64)
+        kept[space][torch.from_numpy(plan.target)] = torch.from_numpy(plan.source)
+    return kept
 
 
 def matched(task: Task, weights: Weights, alignment: Alignment) -> Channels:

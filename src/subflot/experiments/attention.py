@@ -18,6 +18,7 @@ from subflot.algorithms.base import Client, State, Turn
 from subflot.algorithms.subflot import SubFLOT
 from subflot.channels import take
 from subflot.channels.keep import largest, prefix, random
+from subflot.channels.scale import keep_scale
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
@@ -63,8 +64,9 @@ def submodels(
 ) -> dict[str, Weights]:
     """Cut the client's next submodel in every way; its history comes first."""
     rate, channels, whole = client.pruning_rate, task.channels, state.weights
+    history = method.reference(task, state, client, turn)
     return {
-        HISTORY: method.reference(task, state, client, turn),
+        HISTORY: keep_scale(history, channels) if method.scale else history,
         "otp": method.download(task, state, client, turn).weights,
         "aligned": replace(method, global_share=1.0).download(task, state, client, turn).weights,
         "position": take(whole, channels, prefix(channels, rate)),
