@@ -54,7 +54,7 @@ def outputs(model: nn.Module, weights: Weights, name: str) -> list[Tensor]:
         if isinstance(part, nn.Dropout):
             part.p = 0.0
         if hasattr(part, "eps"):  # What norms add to a variance hides that scale does not matter.
-            part.eps = 1e-12
+            part.eps = 1e-12  # type: ignore[assignment]
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
         return tensors_in(network(*example))
