@@ -166,12 +166,51 @@ def test_files_and_presets_that_are_not_there_are_named(subflot: Command) -> Non
     fails(subflot("resume", "nowhere"), "nowhere is not the folder of a run", "config.toml")
 
 
+# ----- a model of one's own
+
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+"""
+
+
+def test_a_model_whose_file_was_edited_is_run_anew(subflot: Command, tmp_path: Path) -> None:
+    args = (*RUN, "--set", "model=net.py:Net", "--set", "rounds=1", "--json")
+    (tmp_path / "net.py").write_text(NET.replace("WIDTH", "16"))
+    first = json.loads(subflot(*args)[1])["runs"][0]
+    (tmp_path / "net.py").write_text(NET.replace("WIDTH", "8"))
+    second = json.loads(subflot(*args)[1])["runs"][0]
+    assert second["run"] != first["run"]
+    assert second["parameters"] < first["parameters"]
+
+
+def test_a_run_whose_model_was_edited_is_not_resumed(
+    subflot: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.py").write_text(NET.replace("WIDTH", "16"))
+    folder = interrupted(subflot, monkeypatch, tmp_path, "--set", "model=net.py:Net")
+    (tmp_path / "net.py").write_text(NET.replace("WIDTH", "8"))
+    outcome = subflot("resume", str(folder), "--workers", "1")
+    fails(outcome, "net.py has changed since the run began", "put the file back as it was")
+    (tmp_path / "net.py").write_text(NET.replace("WIDTH", "16"))
+    assert subflot("resume", str(folder), "--workers", "1")[0] == 0
+
+
 # ----- folders that are not as they were left
 
 
 @pytest.fixture
 def stopped(subflot: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A run that was interrupted after its second round."""
+    return interrupted(subflot, monkeypatch, tmp_path)
+
+
+def interrupted(
+    subflot: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *args: str
+) -> Path:
     show = Watch.__call__
 
     def stop(watch: Watch, done: Round) -> None:
@@ -181,7 +220,7 @@ def stopped(subflot: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
     with monkeypatch.context() as patch:
         patch.setattr(Watch, "__call__", stop)
-        code, _, err = subflot(*RUN)
+        code, _, err = subflot(*RUN, *args)
     folder = folder_of(tmp_path)
     assert code == 130
     assert "stopped; 2 of 3 rounds of subflot are saved" in err

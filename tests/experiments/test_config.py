@@ -164,6 +164,27 @@ def test_a_default_that_is_written_out_changes_no_name() -> None:
         assert RunConfig.of(**{key: value}).run_id == usual.run_id
 
 
+def test_the_name_of_a_run_depends_on_what_the_file_of_its_model_says(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("Net = 1\n")
+    first = RunConfig.of(model=f"{file}:Net")
+    assert RunConfig.of(model=f"{file}:Net").run_id == first.run_id
+    assert RunConfig.of(**tomllib.loads(first.toml())).run_id == first.run_id
+    file.write_text("Net = 2\n")
+    assert RunConfig.of(model=f"{file}:Net").run_id != first.run_id
+    assert first.run_id == RunConfig.of(**tomllib.loads(first.toml())).run_id
+    assert "model_digest" not in RunConfig.of().toml()
+
+
+def test_the_file_of_a_model_must_be_there() -> None:
+    with pytest.raises(SubflotError, match=r"there is no file none\.py\n.*the folder you are in"):
+        RunConfig.of(model="none.py:Net")
+    with pytest.raises(SubflotError, match=r"there is no module nonesuch\n.*FILE\.py:NAME"):
+        RunConfig.of(model="nonesuch:Net")
+    with pytest.raises(SubflotError, match=r"cannot import nonesuch\.net: ModuleNotFound"):
+        RunConfig.of(model="nonesuch.net:Net")
+
+
 @given(st.lists(st.sampled_from([0, 0.0, 0.5, 0.25]), min_size=1, max_size=5))
 def test_equal_settings_have_equal_names(rates: list[float]) -> None:
     as_fractions = [float(rate) for rate in rates]

@@ -14,6 +14,7 @@ from subflot.data.partition import PARTITIONS
 from subflot.data.sets import find as find_set
 from subflot.errors import SubflotError, UnknownName
 from subflot.models import find as find_model
+from subflot.models.load import digest
 from subflot.task import LocalTraining
 
 RESULTS_VERSION = 1
@@ -31,6 +32,7 @@ class RunConfig:
         algorithm: a method; `subflot algorithms` lists them.
         data: a data set; `subflot data list` lists them.
         model: a bundled network, or FILE.py:Class.
+        model_digest: of the content of that file, so that a changed model is another run.
         partition: how the data is divided among the clients.
         num_clients: N; 0 for one per group, or 20 where there are none.
         per_round: clients that take part in a round; 0 for all.
@@ -55,6 +57,7 @@ class RunConfig:
     algorithm: str = "subflot"
     data: str = "digits"
     model: str = "digits-cnn"
+    model_digest: str = ""
     partition: str = "dirichlet"
     num_clients: int = 0
     per_round: int = 0
@@ -96,6 +99,8 @@ class RunConfig:
             if key in own
         }
         config = cls(**given)
+        if ":" in config.model and not config.model_digest:
+            config = replace(config, model_digest=digest(config.model))
         offered = {part: config._offers(part) for part in PARTS}
         found: dict[str, dict[str, Any]] = {part: dict(offered[part]) for part in PARTS}
         for key in settings.keys() - own.keys():
@@ -170,6 +175,8 @@ class RunConfig:
         """All settings by name, as `of` takes them."""
         nested = asdict(self)
         parts = [nested.pop(f"{part}_settings") for part in PARTS]
+        if not self.model_digest:  # A bundled network has none.
+            del nested["model_digest"]
         return {**nested, **{key: value for part in parts for key, value in part.items()}}
 
     @property
@@ -179,8 +186,10 @@ class RunConfig:
         It depends on what differs from the defaults, so that a new setting renames no run; a new
         default raises RESULTS_VERSION.
         """
-        usual = RunConfig.of(**{part: getattr(self, part) for part in PARTS}).flat()
         named = {part: getattr(self, part) for part in PARTS}
+        if self.model_digest:
+            named["model_digest"] = self.model_digest
+        usual = RunConfig.of(**named).flat()
         own = {k: v for k, v in self.flat().items() if k != "name" and v != usual[k]} | named
         text = json.dumps([RESULTS_VERSION, own], sort_keys=True, default=list)
         return f"{self.algorithm}-s{self.seed}-{sha256(text.encode()).hexdigest()[:10]}"

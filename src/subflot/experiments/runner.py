@@ -23,6 +23,7 @@ from subflot.data.subset import subset
 from subflot.errors import SubflotError
 from subflot.experiments.config import RESULTS_VERSION, RunConfig
 from subflot.models import find as find_model
+from subflot.models.load import digest
 from subflot.models.load import load as load_model
 from subflot.results import CONFIG, ENVIRONMENT, FLOWER, SUMMARY, RunRecord
 from subflot.seeding import generator
@@ -174,6 +175,7 @@ def _task(config: RunConfig, example: torch.Tensor, num_classes: int) -> Task:
     seed = int(torch.randint(2**62, (), generator=generator(config.seed, "model")))
     with seeded(seed, config.device):
         if ":" in config.model:
+            _check_unchanged(config)
             shape = ",".join(map(str, example.shape[1:]))
             kind = "" if example.is_floating_point() else ":int"
             model = load_model(config.model, [shape + kind])[0]
@@ -193,6 +195,17 @@ def _task(config: RunConfig, example: torch.Tensor, num_classes: int) -> Task:
             hint=f"data set `{config.data}` has {num_classes} classes",
         )
     return Task.of(model.train(), example, config.local, device=config.device)
+
+
+def _check_unchanged(config: RunConfig) -> None:
+    """Refuse a model whose file is not the one that the run was begun with."""
+    if config.model_digest in ("", digest(config.model)):
+        return
+    raise SubflotError(
+        f"{config.model.rpartition(':')[0]} has changed since the run began",
+        hint="put the file back as it was to go on; `subflot run` begins a new run with it as it "
+        "is now",
+    )
 
 
 def _proxy(config: RunConfig, data: FederatedData) -> Examples | None:

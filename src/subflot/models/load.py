@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
@@ -50,13 +51,37 @@ def load(
     return model, example
 
 
+def digest(target: str) -> str:
+    """Tell the file of a user's model by its content; what it imports does not count.
+
+    Args:
+        target: `FILE.py:NAME` or `package.module:NAME`.
+    """
+    return sha256(_file(target.rpartition(":")[0]).read_bytes()).hexdigest()[:10]
+
+
+def _file(path: str) -> Path:
+    """Find the file that a module is read from."""
+    if path.endswith(".py"):
+        if not Path(path).is_file():
+            raise SubflotError(
+                f"there is no file {path}", hint="paths begin in the folder you are in"
+            )
+        return Path(path)
+    try:
+        spec = importlib.util.find_spec(path)
+    except Exception as error:  # It imports the packages that hold the module.
+        raise SubflotError(f"cannot import {path}: {type(error).__name__}: {error}") from error
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise SubflotError(f"there is no module {path}", hint="a file is named as FILE.py:NAME")
+    return Path(spec.origin)
+
+
 def _module(path: str) -> ModuleType:
     try:
         if not path.endswith(".py"):
             return importlib.import_module(path)
-        file = Path(path)
-        if not file.is_file():
-            raise SubflotError(f"there is no file {path}")
+        file = _file(path)
         spec = importlib.util.spec_from_file_location(file.stem, file)
         assert spec is not None
         assert spec.loader is not None
