@@ -30,6 +30,8 @@ RATES = (0.0, 0.25, 0.5, 0.75)
 CLIENTS = tuple(Client(number, rate) for number, rate in enumerate(RATES))
 WHOLE = tuple(Client(number) for number in range(len(RATES)))
 """The same clients, each able to hold the full model."""
+UNLIKE = ("timing.jsonl", "manifest.json", "summary.json", "begun.json")
+"""Files in which equal runs may differ; the last is not written where nobody knows all data."""
 LOCAL = LocalTraining(epochs=1, batch_size=8, learning_rate=0.1)
 
 
@@ -120,7 +122,7 @@ def contents(folder: Path) -> dict[str, Any]:
     files: dict[str, Any] = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and path.name not in ("timing.jsonl", "manifest.json", "summary.json")
+        if path.is_file() and path.name not in UNLIKE
     }
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["logs"].pop("timing.jsonl", None)

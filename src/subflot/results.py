@@ -12,7 +12,7 @@ from subflot.errors import SubflotError
 
 CONFIG, METRICS, TIMING = "config.toml", "metrics.jsonl", "timing.jsonl"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
-MANIFEST = "manifest.json"
+MANIFEST, BEGUN = "manifest.json", "begun.json"
 FLOWER = "flower.toml"
 """Settings of a run on Flower; other runs have none."""
 

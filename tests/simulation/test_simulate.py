@@ -12,7 +12,9 @@ import pytest
 import torch
 from federations import (
     CLIENTS,
+    LOCAL,
     RATES,
+    contents,
     differing,
     final_state,
     metrics_of,
@@ -20,16 +22,16 @@ from federations import (
     tiny_data,
     tiny_task,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
-from subflot.algorithms import make
+from subflot.algorithms import Algorithm, make
 from subflot.algorithms.base import Client, ClientContext, Download, Memory, Turn, Upload
 from subflot.algorithms.subflot import SubFLOT
-from subflot.data.federated import Examples
+from subflot.data.federated import Examples, FederatedData
 from subflot.errors import SubflotError
 from subflot.simulation import simulate
 from subflot.simulation.store import Store
-from subflot.task import Task
+from subflot.task import LocalTraining, Task
 from subflot.training import measure, recalibrate, train_locally
 from subflot.weights import Weights, num_bytes
 
@@ -140,6 +142,102 @@ def test_without_a_folder_nothing_is_left(tmp_path: Path, monkeypatch: pytest.Mo
     ]
     assert [round for round, _, _ in accuracies] == [1, 2]
     assert list(tmp_path.glob("subflot-*")) == []  # torch may make a folder of its own.
+
+
+def test_the_last_round_keeps_a_temporary_folder_as_long_as_it_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for done in simulate(  # noqa: B007 - it is looked at after the loop
+        make("subflot"), tiny_task(), tiny_data(), CLIENTS, rounds=2, workers=1
+    ):
+        pass
+    assert done.state.history.keys() == set(range(len(RATES)))
+    assert list(tmp_path.glob("subflot-*"))
+    del done
+    assert list(tmp_path.glob("subflot-*")) == []
+
+
+@pytest.mark.parametrize("method", ["subflot", "heterofl", "local"])
+def test_each_clients_model_can_be_had_after_the_loop(method: str, tmp_path: Path) -> None:
+    task, data = tiny_task(), tiny_data()
+    rounds = simulate(make(method), task, data, CLIENTS, rounds=2, workers=1, folder=str(tmp_path))
+    first, last = list(rounds)
+    columns = last.metrics["clients"]
+    for client, parameters in enumerate(columns["parameters"]):
+        model, tests = last.model(client), data.test(client)
+        assert not model.training
+        assert sum(p.numel() for p in model.parameters()) == parameters
+        if method != "heterofl":  # It keeps no client's model; what is had is what comes next.
+            num_correct = int((model(tests.inputs).argmax(1) == tests.labels).sum())
+            assert num_correct == columns["trained_correct"][client]
+    with pytest.raises(SubflotError, match=r"no client 4\n.*from 0 to 3"):
+        last.model(4)
+    with pytest.raises(SubflotError, match="models of round 1 were replaced by those of round 2"):
+        first.model(0)
+    if method == "local":
+        with pytest.raises(SubflotError, match=r"local has no global model\n.*name a client"):
+            last.model()
+    else:
+        every = torch.cat([data.test(client).inputs for client in range(len(RATES))])
+        labels = torch.cat([data.test(client).labels for client in range(len(RATES))])
+        share = float((last.model()(every).argmax(1) == labels).double().mean())
+        assert share == pytest.approx(last.metrics["global"]["accuracy"])
+
+
+def relabelled() -> FederatedData:
+    data = tiny_data()
+    labels = data.dataset.labels[::-1].copy()
+    return FederatedData(replace(data.dataset, labels=labels), data.shares)
+
+
+def repainted() -> FederatedData:
+    data = tiny_data()
+    inputs = data.dataset.inputs.copy()
+    inputs[-1, 0, 0, 0] += 1
+    return FederatedData(replace(data.dataset, inputs=inputs), data.shares)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "change", "message"),
+    [
+        (make("fedavg"), {}, "method was heterofl, is fedavg"),
+        (make("heterofl", scaler=True), {}, "heterofl scaler was False, is True"),
+        (make("heterofl"), {"data": relabelled()}, "data was `digits`, 140 examples"),
+        (make("heterofl"), {"data": repainted()}, "data was `digits`, 140 examples"),
+        (make("heterofl"), {"seed": 1}, "seed was 0, is 1"),
+        (make("heterofl"), {"per_round": 2}, "per_round was None, is 2"),
+        (make("heterofl"), {"clients": CLIENTS[::-1][:3]}, "clients was 4, .*, is 3, pruning"),
+        (make("heterofl"), {"task": tiny_task(LocalTraining(epochs=2))}, "epochs was 1, is 2"),
+    ],
+)
+def test_a_folder_goes_on_only_with_what_it_was_begun_with(
+    algorithm: Algorithm, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    run_rounds(make("heterofl"), tmp_path, rounds=3, stop_after=1)
+    before = contents(tmp_path)
+    with pytest.raises(SubflotError, match=message + r"(.|\n)*hint: .*name another folder"):
+        run_rounds(algorithm, tmp_path, rounds=3, **change)
+    assert contents(tmp_path) == before
+    run_rounds(make("heterofl"), tmp_path, rounds=3)
+
+
+def test_another_model_does_not_go_on_in_a_folder(tmp_path: Path) -> None:
+    run_rounds(make("heterofl"), tmp_path, rounds=2, stop_after=1)
+    wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 10))
+    with pytest.raises(SubflotError, match=r"model was TinyNet of shapes .*, is Sequential of"):
+        run_rounds(make("heterofl"), tmp_path, task=Task.of(wider, torch.zeros(2, 1, 8, 8), LOCAL))
+
+
+def test_a_folder_without_a_note_of_its_beginning_goes_on(tmp_path: Path) -> None:
+    whole = run_rounds(make("heterofl"), tmp_path / "whole", rounds=2)
+    run_rounds(make("heterofl"), tmp_path / "old", rounds=2, stop_after=1)
+    (tmp_path / "old" / "begun.json").unlink()
+    run_rounds(make("heterofl"), tmp_path / "old", rounds=2)
+    assert differing(tmp_path / "old", whole) == []
+    (whole / "begun.json").write_text("[")
+    with pytest.raises(SubflotError, match=r"begun\.json is damaged"):
+        run_rounds(make("heterofl"), whole, rounds=3)
 
 
 def test_each_round_is_saved_when_it_is_yielded(tmp_path: Path) -> None:

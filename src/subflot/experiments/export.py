@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from subflot.algorithms import make
-from subflot.algorithms.base import ClientContext, Turn, Upload
+from subflot.algorithms.base import Turn
 from subflot.data.dataset import Dataset
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
 from subflot.experiments.runner import assemble
 from subflot.models import find as find_model
 from subflot.results import RunRecord
+from subflot.simulation.federation import Federation
 from subflot.simulation.store import Store
 from subflot.task import Task, weights_of
-from subflot.training import measure, recalibrate
+from subflot.training import measure
 from subflot.weights import read_described, write_weights
 
 KEY = "subflot"
@@ -68,39 +69,24 @@ def export(run: Path, client: int | None, path: Path) -> Description:
     """Write a client's model of a run; with None the global model.
 
     It is the model as the client last trained it, where the method keeps it, and otherwise what the
-    server would send. Norm statistics are recomputed on the client's training examples.
+    server would send. Norm statistics are recomputed on training examples.
     """
     config = RunConfig.of(**RunRecord(run).config)
-    store, method = Store(run), config.method
-    manifest = store.manifest()
+    manifest = Store(run).manifest()
     if manifest is None or not manifest.round:
         raise SubflotError(f"{run} has no finished round yet")
     task, data, roster = assemble(config)
-    task, state = method.prepare(task), store.state(manifest)
+    federation = Federation(config.method, config.method.prepare(task), data, run)
     clients = {one.id: one for one in roster(manifest.round)}
-    if client is None:
-        if not method.has_global:
-            raise SubflotError(f"{config.algorithm} has no global model", hint="add --client")
-        weights, rate = state.weights, 0.0
-        examples, tests = data.train(0), None
-    else:
-        if client not in clients:
-            raise SubflotError(
-                f"there is no client {client}", hint=f"there are those from 0 to {max(clients)}"
-            )
-        rate, examples, tests = clients[client].pruning_rate, data.train(client), data.test(client)
-        turn = Turn(manifest.round + 1, config.rounds, config.seed)
-        memory = store.memory(manifest, client)
-        context = ClientContext(clients[client], examples, memory, turn)
-        last = Upload(state.history.get(client, {}), len(examples))
-        weights = method.trained(task, last, context) if last.weights or memory else {}
-        if not weights:
-            download = method.download(task, state, clients[client], turn)
-            weights = method.extracted(task, download, context) or {}
-    with task.lend(weights) as model:
-        recalibrate(task, model, examples.inputs)
-        accuracy = measure(task, model, tests).accuracy if tests else None
-        weights = weights_of(model)
+    if client is not None and client not in clients:
+        raise SubflotError(
+            f"there is no client {client}", hint=f"there are those from 0 to {max(clients)}"
+        )
+    chosen = None if client is None else clients[client]
+    turn = Turn(manifest.round + 1, config.rounds, config.seed)
+    model = federation.model(manifest, chosen, turn)
+    tests = data.test(chosen.id) if chosen else ()
+    accuracy = measure(federation.task, model, tests).accuracy if tests else None
     dataset = data.dataset
     described = Description(
         model=config.model,
@@ -113,11 +99,11 @@ def export(run: Path, client: int | None, path: Path) -> Description:
         mean=dataset.mean,
         std=dataset.std,
         client=client,
-        pruning_rate=rate,
+        pruning_rate=chosen.pruning_rate if chosen else 0.0,
         round=manifest.round,
         accuracy=accuracy,
     )
-    write_weights(path, weights, {KEY: json.dumps(vars(described))})
+    write_weights(path, weights_of(model), {KEY: json.dumps(vars(described))})
     return described
 
 

@@ -5,8 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from subflot.algorithms.base import Algorithm, Client, ClientContext, Memory, Turn
+from subflot.algorithms.base import (
+    Algorithm,
+    Client,
+    ClientContext,
+    Memory,
+    State,
+    Turn,
+    Upload,
+)
 from subflot.data.federated import Examples, FederatedData
 from subflot.errors import SubflotError
 from subflot.simulation.part import Clock, do_part
@@ -58,6 +67,42 @@ class Federation(Server):
         weights = self.store.state(manifest).weights
         tests = {client: self.data.test(client) for client in clients}
         return measure_on(self.task, weights, calibration_of(self.data), tests)
+
+    def model(self, manifest: Manifest, client: Client | None, turn: Turn) -> nn.Module:
+        """Build the model that a client has after a round; with None the global one.
+
+        It is the model as the client last trained it, where the method keeps it, and otherwise what
+        the server would send. Norm statistics are recomputed on training examples: the client's own
+        or, for the global model, some of everybody's.
+
+        Args:
+            manifest: of the round.
+            client: whose model.
+            turn: the round after it.
+        """
+        state = self.store.state(manifest)
+        if client is None:
+            if not self.algorithm.has_global:
+                raise SubflotError(
+                    f"{self.algorithm.name} has no global model", hint="name a client"
+                )
+            weights, examples = state.weights, calibration_of(self.data)
+        else:
+            context = context_of(self.data, client, self.store.memory(manifest, client.id), turn)
+            weights, examples = self._last(state, context), context.examples
+        model = self.task.build(weights)
+        recalibrate(self.task, model, examples.inputs)
+        return model.eval()
+
+    def _last(self, state: State, context: ClientContext) -> Weights:
+        client, last = context.client, state.history.get(context.client.id, {})
+        if last or context.memory:
+            upload = Upload(last, len(context.examples))
+            weights = self.algorithm.trained(self.task, upload, context)
+            if weights:
+                return weights
+        download = self.algorithm.download(self.task, state, client, context.turn)
+        return self.algorithm.extracted(self.task, download, context) or {}
 
 
 def context_of(data: FederatedData, client: Client, memory: Memory, turn: Turn) -> ClientContext:

@@ -1,23 +1,28 @@
 """The loop over rounds. It exists once."""
 
+import os
+import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from subflot.algorithms.base import Algorithm, Client, State, Turn, in_order
 from subflot.data.federated import FederatedData
 from subflot.errors import SubflotError
 from subflot.results import METRICS, TIMING
+from subflot.simulation.begun import begun_with, claim
 from subflot.simulation.crew import Crew
 from subflot.simulation.federation import Federation
 from subflot.simulation.record import metrics_line, timing_line
 from subflot.simulation.roster import Roster
 from subflot.simulation.server import Report, Server
-from subflot.simulation.store import Manifest, Store
+from subflot.simulation.store import Manifest
 from subflot.simulation.workers import Workers, default_workers
 from subflot.task import Task
 from subflot.threads import one_thread
@@ -29,19 +34,49 @@ SILENT = "look at the clients' own logs, or give them more time"
 
 @dataclass(frozen=True)
 class Round:
-    """A round that is over, and saved."""
+    """A round that is over, and saved. Its models can be had until the next round replaces them."""
 
     round: int
     metrics: dict[str, Any]
     """What `metrics.jsonl` says of it."""
     seconds: float
     manifest: Manifest
-    store: Store
+    server: Server
+    clients: Sequence[Client]
+    """Who there was, whether or not they took part."""
+    turn: Turn
 
     @property
     def state(self) -> State:
         """The server's state after the round, read from the folder of the run."""
-        return self.store.state(self.manifest)
+        self._check_last()
+        return self.server.store.state(self.manifest)
+
+    def model(self, client: int | None = None) -> nn.Module:
+        """Build a client's model after the round, as wide as it can hold; with None the global one.
+
+        It is the model as the client last trained it, where the method keeps it, and otherwise what
+        the server would send it next. The module is ready for inference.
+        """
+        self._check_last()
+        if not isinstance(self.server, Federation):
+            raise SubflotError("the models of devices cannot be built here: their data are there")
+        found = {one.id: one for one in self.clients}
+        if client is not None and client not in found:
+            raise SubflotError(
+                f"there is no client {client}", hint=f"there are those from 0 to {max(found)}"
+            )
+        chosen = None if client is None else found[client]
+        after = replace(self.turn, round=self.round + 1)
+        return self.server.model(self.manifest, chosen, after)
+
+    def _check_last(self) -> None:
+        there = self.server.store.manifest()
+        if there is not None and there.round != self.round:
+            raise SubflotError(
+                f"the models of round {self.round} were replaced by those of round {there.round}",
+                hint="use those of the last round, or take each round's inside the loop",
+            )
 
 
 def simulate(
@@ -53,7 +88,7 @@ def simulate(
     rounds: int,
     per_round: int | None = None,
     seed: int = 0,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
     workers: int | None = None,
     evaluate_every: int = 1,
     min_uploads: int = 1,
@@ -61,7 +96,8 @@ def simulate(
     """Run rounds, and yield each one when it is saved.
 
     Started again on the same folder it goes on after the last round that was saved, to the same
-    bits. Results do not depend on the number of workers.
+    bits; another method, model, training, data, clients or seed than it was begun with is an error.
+    Results do not depend on the number of workers.
 
     Args:
         algorithm: the method.
@@ -71,26 +107,28 @@ def simulate(
         rounds: T.
         per_round: clients that take part in a round; None: all.
         seed: fixes everything that is drawn.
-        folder: where the run is kept; None: in a temporary folder, which is removed at the end.
+        folder: where the run is kept; None: in a temporary folder, which is removed when nobody
+            holds one of its rounds any more.
         workers: processes, of one thread each; None: one per core.
         evaluate_every: models are measured in every round that this divides, and in the last.
         min_uploads: a round with fewer good uploads is an error.
     """
     if workers is not None and workers < 1:
         raise SubflotError(f"workers is {workers}", hint="at least 1")
-    with _in_folder(folder) as place:
-        federation = Federation(algorithm, algorithm.prepare(task), data, place)
-        yield from run_rounds(
-            federation,
-            clients if callable(clients) else (lambda _: clients),
-            lambda: Workers(federation, workers or default_workers(task.device)),
-            rounds=rounds,
-            per_round=per_round,
-            seed=seed,
-            evaluate_every=evaluate_every,
-            min_uploads=min_uploads,
-            num_clients=data.num_clients,
-        )
+    federation = Federation(algorithm, algorithm.prepare(task), data, _place(folder))
+    if folder is None:
+        weakref.finalize(federation.store, _remove, federation.store.folder, os.getpid())
+    yield from run_rounds(
+        federation,
+        clients if callable(clients) else (lambda _: clients),
+        lambda: Workers(federation, workers or default_workers(task.device)),
+        rounds=rounds,
+        per_round=per_round,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        min_uploads=min_uploads,
+        num_clients=data.num_clients,
+    )
 
 
 def run_rounds(
@@ -154,6 +192,16 @@ class _Loop:
     def begin(self) -> Manifest:
         """Return the last round that was saved; round 0 is the start."""
         store = self.server.store
+        if isinstance(self.server, Federation):  # Nobody else knows the data.
+            begun = begun_with(
+                self.server.algorithm,
+                self._task,
+                self.server.data,
+                self.clients(1),
+                per_round=self.per_round,
+                seed=self.seed,
+            )
+            claim(store.folder, begun, is_new=store.manifest() is None)
         now = store.open()
         if now is None:
             turn = Turn(0, self.rounds, self.seed)
@@ -209,7 +257,8 @@ class _Loop:
         metrics = metrics_line(turn.round, reports, measured)
         seconds = time.perf_counter() - start
         lines = {METRICS: metrics, TIMING: timing_line(turn.round, reports, seconds)}
-        return Round(turn.round, metrics, seconds, store.commit(manifest, lines), store)
+        whole = store.commit(manifest, lines)
+        return Round(turn.round, metrics, seconds, whole, server, clients, turn)
 
     def _check(self, reports: Sequence[Report], turn: Turn) -> None:
         good = [report for report in reports if not report.fault]
@@ -243,11 +292,13 @@ def _files(reports: Sequence[Report], kind: str) -> dict[str, str]:
     return {str(r.client.id): r.files[kind] for r in reports if kind in r.files}
 
 
-@contextmanager
-def _in_folder(folder: Path | None) -> Iterator[Path]:
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="subflot-") as name:
-        yield Path(name)
+def _place(folder: Path | str | None) -> Path:
+    place = Path(tempfile.mkdtemp(prefix="subflot-") if folder is None else folder)
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Remove a temporary folder; a process that was forked from its owner leaves it alone."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -24,7 +24,7 @@ import torch
 
 from subflot.algorithms.base import Memory, State
 from subflot.errors import SubflotError
-from subflot.results import MANIFEST
+from subflot.results import BEGUN, MANIFEST
 from subflot.weights import Weights, read_weights, sync, write_weights
 
 FORMAT = 1
@@ -234,7 +234,8 @@ def clear(folder: Path) -> None:
 
 def forget(folder: Path) -> None:
     """Remove the models that a run left; its record stays."""
-    (folder / MANIFEST).unlink(missing_ok=True)  # First: without it nothing else counts.
+    for name in (MANIFEST, BEGUN):  # First: without them nothing else counts.
+        (folder / name).unlink(missing_ok=True)
     for name in (*PER_CLIENT, "arriving"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for path in folder.glob("state-*.safetensors"):
