@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -99,6 +99,12 @@ class RunRecord:
             for phase, seconds in line["phases"].items():
                 total[phase] = total.get(phase, 0.0) + seconds
         return total
+
+
+def find_run(run_id: str, folders: Sequence[Path]) -> RunRecord:
+    """Find a run by its name: where it is finished, or else in the first of the folders."""
+    found = [RunRecord(folder / run_id) for folder in folders]
+    return next((record for record in found if record.is_finished), found[0])
 
 
 def find_runs(folder: Path) -> Iterator[RunRecord]:

@@ -118,6 +118,31 @@ def test_a_dry_run_counts_and_runs_nothing(subflot: Command, out: Path, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_recorded_results_are_read_and_not_written_to(
+    subflot: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    args = ("table", "proxy", *SETS, "--rows", "history", "--columns", "har", "--workers", "1")
+    code, first, err = subflot(*args, "--out", "results")
+    assert code == 0, err
+    recorded = sorted(path for path in (tmp_path / "results").rglob("*"))
+    times = [path.stat().st_mtime_ns for path in recorded]
+    code, again, err = subflot(*args)
+    assert (code, again) == (0, first)
+    assert "round" not in err
+    assert sorted(path for path in (tmp_path / "results").rglob("*")) == recorded
+    assert [path.stat().st_mtime_ns for path in recorded] == times
+    assert [path.name for path in (tmp_path / "runs" / "paper").iterdir()] == ["tables"]
+    _, shown, _ = subflot(*args, "--dry-run")
+    row = next(line for line in shown.splitlines() if " all " in line)
+    assert row.replace("│", " ").split()[:4] == ["all", "1", "0", "1"]
+    # What is new is run, and written elsewhere.
+    code, _, err = subflot(*args, "--seeds", "0,1")
+    assert code == 0
+    assert len(list((tmp_path / "runs" / "paper" / "runs").iterdir())) == 1
+    assert sorted(path for path in (tmp_path / "results").rglob("*")) == recorded
+
+
 @pytest.mark.parametrize("command", ["table", "figure"])
 def test_every_help_ends_with_an_example(subflot: Command, command: str) -> None:
     _, shown, _ = subflot(command, "--help")

@@ -160,13 +160,13 @@ def test_settings_of_the_user_win_and_a_slip_is_an_error(all_data: None) -> None
 
 def test_smoke_fills_a_cross_and_the_others_everything(all_data: None, tmp_path: Path) -> None:
     shown = grid("label-skew")
-    smoke = plan(shown, Terms("smoke"), Wanted(), tmp_path)
+    smoke = plan(shown, Terms("smoke"), Wanted(), [tmp_path])
     found = {(one.config.algorithm, one.config.data) for one in smoke}
     assert len([algorithm for algorithm, data in found if data == "har"]) == 11
     assert {algorithm for algorithm, data in found if data != "har"} == {"subflot"}
-    assert len(plan(shown, Terms("reduced", seeds=(0, 1, 2)), Wanted(), tmp_path)) == 88 * 3
+    assert len(plan(shown, Terms("reduced", seeds=(0, 1, 2)), Wanted(), [tmp_path])) == 88 * 3
     some = Wanted(("subflot", "flado"), ("har", "cifar10"))
-    assert len(plan(shown, Terms("reduced"), some, tmp_path)) == 4
+    assert len(plan(shown, Terms("reduced"), some, [tmp_path])) == 4
 
 
 def test_tuning_adds_a_trial_per_rate_method_and_task(
@@ -174,7 +174,7 @@ def test_tuning_adds_a_trial_per_rate_method_and_task(
 ) -> None:
     monkeypatch.setattr("subflot.experiments.tuning.at_hand", lambda *_: DataAtHand())
     shown = grid("sparsity")
-    found = plan(shown, Terms("reduced", "tuned", (0, 1)), Wanted(("flado",)), tmp_path)
+    found = plan(shown, Terms("reduced", "tuned", (0, 1)), Wanted(("flado",)), [tmp_path])
     # Two tasks, three rates; four columns of each, two seeds. Low to dynamic share their rate.
     assert sum(one.is_trial for one in found) == 2 * 3
     assert sum(not one.is_trial for one in found) == 8 * 2
@@ -287,7 +287,7 @@ def test_models_of_finished_runs_go_unless_they_are_kept(tmp_path: Path) -> None
     assert [len(list(folder.rglob("*.safetensors"))) > 0 for folder in folders] == [False, True]
     records = [(folder / METRICS).read_bytes() for folder in folders]
     assert records[0] == records[1]
-    assert unfinished([config], tmp_path / "without") == []
+    assert unfinished([config], [tmp_path / "without"]) == []
 
 
 def test_side_by_side_gives_the_same_records(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_tuned_table_takes_the_rate_of_its_trials(tmp_path: Path) -> None:
     terms, wanted = Terms(protocol="tuned"), Wanted((), ("digits",))
     path = fill(TINY, terms, wanted, tmp_path, runner)
     # What is planned once trials are there is what was run.
-    planned = plan(TINY, terms, wanted, tmp_path / "runs")
+    planned = plan(TINY, terms, wanted, [tmp_path / "runs"])
     assert {one.config.run_id for one in planned} == {config.run_id for config in given}
     finals = [config for config in given if config.measure_on == "test"]
     assert [config.learning_rate for config in finals] == [0.1, 0.1]

@@ -45,7 +45,7 @@ def test_the_best_on_validation_examples_is_chosen(tmp_path: Path) -> None:
     found = trials("heterofl", TASK, TERMS)
     for config, accuracy in zip(found.values(), (0.5, 0.9, 0.7), strict=True):
         made_run(tmp_path / config.run_id, [[accuracy]])
-    choice = choose([("heterofl", TASK)], TERMS, tmp_path, {})["heterofl", "digits"]
+    choice = choose([("heterofl", TASK)], TERMS, [tmp_path], {})["heterofl", "digits"]
     assert choice.learning_rate == 0.05
     assert choice.scores == pytest.approx({0.01: 0.5, 0.05: 0.9, 0.1: 0.7})
     assert choice.is_complete
@@ -55,7 +55,7 @@ def test_the_last_round_decides_not_the_best_one(tmp_path: Path) -> None:
     found = trials("heterofl", TASK, TERMS)
     for config, rounds in zip(found.values(), ([0.9, 0.2], [0.1, 0.5], [0.8, 0.3]), strict=True):
         made_run(tmp_path / config.run_id, [[accuracy] for accuracy in rounds])
-    choice = choose([("heterofl", TASK)], TERMS, tmp_path, {})["heterofl", "digits"]
+    choice = choose([("heterofl", TASK)], TERMS, [tmp_path], {})["heterofl", "digits"]
     assert choice.learning_rate == 0.05
 
 
@@ -68,7 +68,7 @@ def test_failed_and_missing_trials_are_left_out_and_named(tmp_path: Path) -> Non
     made_run(tmp_path / found[0.01].run_id, [[0.1]])
     made_run(tmp_path / found[0.05].run_id, [[0.9]], is_finished=False)
     failures = {found[0.1].run_id: "round 1 has 0 good uploads"}
-    choice = choose([("heterofl", TASK)], TERMS, tmp_path, failures)["heterofl", "digits"]
+    choice = choose([("heterofl", TASK)], TERMS, [tmp_path], failures)["heterofl", "digits"]
     assert choice.learning_rate == 0.01
     assert not choice.is_complete
     assert choice.reason == "round 1 has 0 good uploads"
@@ -85,7 +85,7 @@ def test_the_choice_is_that_of_real_runs(tmp_path: Path) -> None:
     found = trials("local", TASK, replace(TERMS, settings={"rounds": 1, "per_round": 0}))
     assert run_all(list(found.values()), tmp_path, workers=1) == {}
     terms = replace(TERMS, settings={"rounds": 1, "per_round": 0})
-    choice = choose([("local", TASK)], terms, tmp_path, {})["local", "digits"]
+    choice = choose([("local", TASK)], terms, [tmp_path], {})["local", "digits"]
     accuracies = {
         rate: RunRecord(tmp_path / one.run_id).rounds[-1]["trained"]["mean"]
         for rate, one in found.items()

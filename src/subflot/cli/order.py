@@ -50,7 +50,15 @@ Jobs = Annotated[int, typer.Option(help="Runs side by side.", min=1)]
 WorkersEach = Annotated[
     int | None, typer.Option(help="Processes of each run; by default the cores, shared.", min=1)
 ]
-Out = Annotated[Path, typer.Option(help="Folder for records, tables and figures.")]
+OUT, RECORDED = Path("runs/paper"), Path("results")
+"""Where commands write unless they are told otherwise, and what they only read."""
+Out = Annotated[
+    Path,
+    typer.Option(
+        help=f"Folder for records, tables and figures; what is finished in {RECORDED}/ is not run "
+        "again either."
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be run, and its cost.")]
 NoRun = Annotated[bool, typer.Option("--no-run", help="Draw what there is, run nothing.")]
 KeepModels = Annotated[
@@ -66,6 +74,7 @@ class Order:
         terms: scale, protocol, seeds and settings.
         wanted: rows and columns to run.
         out: folder of the results.
+        recorded: a folder of results that are only read.
         jobs: runs side by side.
         workers: processes of each.
         keep_models: whether the models of finished runs stay.
@@ -75,17 +84,23 @@ class Order:
     terms: Terms
     wanted: Wanted
     out: Path
+    recorded: Path | None
     jobs: int
     workers: int | None
     keep_models: bool
     is_run: bool
+
+    @property
+    def runs(self) -> list[Path]:
+        """The folders of records, the first of which is written to."""
+        return [place / RUNS for place in (self.out, self.recorded) if place]
 
     def grid(self, name: str, among: Sequence[str]) -> paper.Grid:
         """Find a table, with a row for every method that was named and has none."""
         grid = paper.find(name, among)
         return grid.with_rows([row for row in self.wanted.rows if row in ALGORITHMS])
 
-    def fill(self, grid: paper.Grid, *, keep_models: bool = False) -> Path:
+    def fill(self, grid: paper.Grid) -> Path:
         """Run what is asked for and write the sheet."""
         with progress() as bar:
 
@@ -96,19 +111,25 @@ class Order:
             runner: Runner = partial(
                 run_all,
                 folder=self.out / RUNS,
+                recorded=self.runs[1:],
                 jobs=self.jobs,
                 workers=self.workers,
-                keep_models=keep_models or self.keep_models,
+                keep_models=self.keep_models,
                 watched=watched,
                 on_end=_say_end,
             )
             try:
-                return fill(
-                    grid, self.terms, self.wanted, self.out, runner if self.is_run else None
-                )
+                chosen = runner if self.is_run else None
+                return fill(grid, self.terms, self.wanted, self.out, chosen, self.recorded)
             except KeyboardInterrupt:
                 sys.stderr.write("stopped; the same command goes on where it was\n")
                 raise typer.Exit(130) from None
+
+
+def recorded_beside(out: Path) -> Path | None:
+    """Return the folder of recorded results, if there is one here and it is not the other."""
+    is_other = RECORDED.is_dir() and RECORDED.resolve() != out.resolve()
+    return RECORDED if is_other else None
 
 
 def read_terms(scale: str, protocol: str, seeds: str | None, sets: Sequence[str] | None) -> Terms:
@@ -136,9 +157,8 @@ def _say_end(config: RunConfig, reason: str) -> None:
 def show_plan(grid: paper.Grid, order: Order) -> None:
     """Show the runs that a table needs: how many, how long, how much disk."""
     order.wanted.check(grid)
-    runs = order.out / RUNS
-    planned = plan(grid, order.terms, order.wanted, runs)
-    left = {one.run_id for one in unfinished([one.config for one in planned], runs)}
+    planned = plan(grid, order.terms, order.wanted, order.runs)
+    left = {one.run_id for one in unfinished([one.config for one in planned], order.runs)}
     table = Table("task", "runs", "of these trials", "finished", "core hours left", "GB of models")
     for task in dict.fromkeys(one.task.name for one in planned):
         _add(table, task, [one for one in planned if one.task.name == task], left)

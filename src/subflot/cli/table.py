@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from subflot.cli import order as options
-from subflot.cli.order import Order, read_terms, read_wanted, show_plan
+from subflot.cli.order import Order, read_terms, read_wanted, recorded_beside, show_plan
 from subflot.cli.show import show
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments import paper
@@ -30,7 +30,7 @@ def table_command(
     sets: options.Sets = None,
     jobs: options.Jobs = 1,
     workers: options.WorkersEach = None,
-    out: options.Out = Path("results"),
+    out: options.Out = options.OUT,
     form: Annotated[
         str, typer.Option("--format", metavar="|".join(["terminal", *FORMATS]), help="On stdout.")
     ] = "terminal",
@@ -42,7 +42,8 @@ def table_command(
     if form not in ("terminal", *FORMATS):
         raise UnknownName("format", form, ("terminal", *FORMATS), "subflot table --help")
     terms, wanted = read_terms(scale, protocol, seeds, sets), read_wanted(rows, columns)
-    order = Order(terms, wanted, out, jobs, workers, keep_models, not no_run)
+    recorded = recorded_beside(out)
+    order = Order(terms, wanted, out, recorded, jobs, workers, keep_models, not no_run)
     if name == "resources":
         if dry_run:
             show("0 runs: this table is counted")
@@ -76,14 +77,17 @@ def figure_command(
     sets: options.Sets = None,
     jobs: options.Jobs = 1,
     workers: options.WorkersEach = None,
-    out: options.Out = Path("results"),
+    out: options.Out = options.OUT,
     dry_run: options.DryRun = False,
     no_run: options.NoRun = False,
     keep_models: options.KeepModels = False,
 ) -> None:
     """Make a figure of the paper: run what is missing, draw it as PNG and PDF."""
     terms, wanted = read_terms(scale, protocol, seeds, sets), read_wanted(rows, columns)
-    order = Order(terms, wanted, out, jobs, workers, keep_models, not no_run)
+    needs_models = name == "attention"  # Of recorded runs there are none.
+    recorded = None if needs_models else recorded_beside(out)
+    is_kept = keep_models or needs_models
+    order = Order(terms, wanted, out, recorded, jobs, workers, is_kept, not no_run)
     if name == "convergence":
         if dry_run:
             show("1 run of minutes at most, on the bundled digits")
@@ -94,8 +98,8 @@ def figure_command(
         if dry_run:
             show_plan(grid, order)
             return
-        path = order.fill(grid, keep_models=name == "attention")
-        if name == "attention":
+        path = order.fill(grid)
+        if needs_models:
             path = _attention(order, path)
         else:
             write_all(read_sheet(path), path)
@@ -116,6 +120,8 @@ def _convergence(order: Order) -> Path:
     from subflot.experiments.convergence import ROUNDS, convergence
 
     path = order.out / FIGURES / f"convergence-{order.terms.scale}.json"
+    if not order.is_run and order.recorded and not path.is_file():
+        path = order.recorded / FIGURES / path.name
     if order.is_run:
         _write(path, convergence(ROUNDS[order.terms.scale], order.terms.seeds[0]))
     found = json.loads(_there(path).read_text())

@@ -11,7 +11,7 @@ from typing import Any
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
 from subflot.experiments.runner import run
-from subflot.results import RunRecord
+from subflot.results import find_run
 from subflot.simulation import Round
 from subflot.simulation.store import forget
 from subflot.simulation.workers import default_workers, follow
@@ -23,15 +23,16 @@ OnEnd = Callable[[RunConfig, str], None]
 """Told of each run that ended, and why it failed if it did."""
 
 
-def unfinished(configs: Sequence[RunConfig], folder: Path) -> list[RunConfig]:
-    """List the runs that have no whole record yet."""
-    return [one for one in configs if not RunRecord(folder / one.run_id).is_finished]
+def unfinished(configs: Sequence[RunConfig], folders: Sequence[Path]) -> list[RunConfig]:
+    """List the runs that have no whole record in any of the folders yet."""
+    return [one for one in configs if not find_run(one.run_id, folders).is_finished]
 
 
 def run_all(
     configs: Sequence[RunConfig],
     folder: Path,
     *,
+    recorded: Sequence[Path] = (),
     jobs: int = 1,
     workers: int | None = None,
     keep_models: bool = False,
@@ -43,6 +44,7 @@ def run_all(
     Args:
         configs: what to run; the record of each goes to a folder of its own, named by its run_id.
         folder: of all records.
+        recorded: further folders of records; what is finished there is not run either.
         jobs: runs side by side, in processes of their own.
         workers: processes of each run; None: the cores, shared among the jobs.
         keep_models: leave the models of finished runs on disk; tables do not need them.
@@ -52,7 +54,7 @@ def run_all(
     if jobs < 1:
         raise SubflotError(f"jobs is {jobs}", hint="at least 1")
     each = workers or max(1, default_workers("cpu") // jobs)
-    left = unfinished(configs, folder)
+    left = unfinished(configs, (folder, *recorded))
     ended = (
         ((one, _try(one, folder, each, keep_models, watched(one))) for one in left)
         if jobs == 1 or len(left) < 2

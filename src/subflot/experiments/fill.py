@@ -25,11 +25,11 @@ class Planned:
     """Whether it only serves to choose a learning rate."""
 
 
-def plan(grid: Grid, terms: Terms, wanted: Wanted, runs: Path) -> list[Planned]:
+def plan(grid: Grid, terms: Terms, wanted: Wanted, runs: Sequence[Path]) -> list[Planned]:
     """List the runs that are asked for, each once, trials first.
 
-    With the protocol `tuned`, runs whose trials are not all in the folder `runs` have the usual
-    learning rate.
+    With the protocol `tuned`, runs whose trials are not all in the folders `runs` have the
+    usual learning rate.
     """
     asked = _asked(slots(grid, terms, None), grid, terms, wanted)
     choices = choose(_pairs(asked), terms, runs, {}) if terms.is_tuned else {}
@@ -49,7 +49,14 @@ def plan(grid: Grid, terms: Terms, wanted: Wanted, runs: Path) -> list[Planned]:
     return list(found.values())
 
 
-def fill(grid: Grid, terms: Terms, wanted: Wanted, out: Path, runner: Runner | None = None) -> Path:
+def fill(
+    grid: Grid,
+    terms: Terms,
+    wanted: Wanted,
+    out: Path,
+    runner: Runner | None = None,
+    recorded: Path | None = None,
+) -> Path:
     """Run what is asked for, and write the sheet; return its path.
 
     Args:
@@ -58,9 +65,11 @@ def fill(grid: Grid, terms: Terms, wanted: Wanted, out: Path, runner: Runner | N
         wanted: the cells to run; the sheet has all.
         out: folder of the results; records lie in `runs` in it and sheets in `tables`.
         runner: runs configs; None to run nothing and take what there is.
+        recorded: another folder of results, which is read and not written to.
     """
     wanted.check(grid)
-    runs = out / RUNS
+    places = [out] if recorded is None else [out, recorded]
+    runs = [place / RUNS for place in places]
     failures: dict[str, str] = {}
     everything = slots(grid, terms, None)
     if terms.is_tuned and runner:
@@ -77,7 +86,8 @@ def fill(grid: Grid, terms: Terms, wanted: Wanted, out: Path, runner: Runner | N
         asked = _asked(slots(grid, terms, choices), grid, terms, wanted)
         configs = {slot.config.run_id: slot.config for slot in asked if slot.config}
         failures |= runner(list(configs.values()))
-    return write_sheet(sheet(grid, terms, choices, failures), out / SHEETS)
+    content = sheet(grid, terms, choices, failures)
+    return write_sheet(content, [place / SHEETS for place in places], runs[1:])
 
 
 def _asked(found: Iterable[Slot], grid: Grid, terms: Terms, wanted: Wanted) -> list[Slot]:

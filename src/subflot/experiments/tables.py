@@ -5,6 +5,7 @@ data or this package's settings, so they can be drawn again anywhere.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -223,19 +224,29 @@ def _part(column: Column, here: DataAtHand) -> list[int] | None:
     return [here.domains.index(column.domain), len(here.domains)]
 
 
-def write_sheet(content: Mapping[str, Any], folder: Path) -> Path:
+def write_sheet(
+    content: Mapping[str, Any], folders: Sequence[Path], runs: Sequence[Path] = ()
+) -> Path:
     """Write a sheet under the name that its table, scale and protocol give it.
 
     Which runs fill a cell cannot be told without its data, so where these are not here, what an
     earlier sheet of the same terms says of it stays.
+
+    Args:
+        content: the sheet.
+        folders: the first is written to; earlier sheets are looked for in all.
+        runs: where else there are records than beside the folder of the sheet.
     """
+    folder = folders[0]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{content['name']}-{content['scale']}-{content['protocol']}.json"
-    earlier = _earlier(path)
-    if all(earlier.get(key) == content[key] for key in ("seeds", "settings")):
-        content = _completed(content, earlier)
-    write_text(path, json.dumps(content, indent=1) + "\n")
-    return path
+    name = f"{content['name']}-{content['scale']}-{content['protocol']}.json"
+    for earlier in (_earlier(place / name) for place in folders):
+        if all(earlier.get(key) == content[key] for key in ("seeds", "settings")):
+            content = _completed(content, earlier)
+    if runs:
+        content = {**content, "records": [os.path.relpath(place, folder) for place in runs]}
+    write_text(folder / name, json.dumps(content, indent=1) + "\n")
+    return folder / name
 
 
 def _earlier(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
 from subflot.experiments.paper import Column, PaperTask
 from subflot.experiments.scales import Terms, at_hand
-from subflot.results import RunRecord
+from subflot.results import RunRecord, find_run
 
 GRID = (0.01, 0.05, 0.1)
 VALIDATION_SHARE = 0.2
@@ -90,7 +90,7 @@ def trial(config: RunConfig, rate: float, rounds: int = 0) -> RunConfig:
 def choose(
     wanted: Iterable[tuple[str, PaperTask]],
     terms: Terms,
-    runs: Path,
+    runs: Sequence[Path],
     failures: Mapping[str, str],
 ) -> dict[tuple[str, str], Choice]:
     """Read the choices for methods and tasks off the records of their trials.
@@ -98,7 +98,7 @@ def choose(
     Args:
         wanted: methods and tasks.
         terms: the scale and the seeds.
-        runs: folder of the records.
+        runs: folders of records.
         failures: run -> why it did not finish.
     """
     return {
@@ -108,10 +108,14 @@ def choose(
 
 
 def _choice(
-    algorithm: str, task: PaperTask, terms: Terms, runs: Path, failures: Mapping[str, str]
+    algorithm: str,
+    task: PaperTask,
+    terms: Terms,
+    runs: Sequence[Path],
+    failures: Mapping[str, str],
 ) -> Choice:
     tried = {rate: one.run_id for rate, one in trials(algorithm, task, terms).items()}
-    scores = {rate: _score(RunRecord(runs / run_id)) for rate, run_id in tried.items()}
+    scores = {rate: _score(find_run(run_id, runs)) for rate, run_id in tried.items()}
     reasons = (failures[run_id] for run_id in tried.values() if run_id in failures)
     return Choice(algorithm, task.name, scores, next(reasons, ""))
 

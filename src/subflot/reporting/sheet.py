@@ -3,13 +3,13 @@
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from subflot.errors import SubflotError
-from subflot.results import RunRecord
+from subflot.results import RunRecord, find_run
 
 RUNS = "runs"
 NOT_RUN = "not run"
@@ -66,7 +66,8 @@ class Sheet:
     rows: Mapping[str, Mapping[str, Any]]
     columns: Mapping[str, Mapping[str, Any]]
     cells: Mapping[tuple[str, str], Cell]
-    runs: Path = field(default=Path(RUNS))
+    runs: tuple[Path, ...] = (Path(RUNS),)
+    """Folders of records."""
 
     @property
     def unit(self) -> str:
@@ -118,19 +119,23 @@ class Sheet:
 
     def records(self, cell: Cell) -> list[RunRecord]:
         """Open the finished runs of a cell."""
-        found = [RunRecord(self.runs / run) for run in cell.runs]
+        found = [find_run(run, self.runs) for run in cell.runs]
         return [record for record in found if record.is_finished]
 
 
 def read_sheet(path: Path) -> Sheet:
-    """Read a table; numbers come from the records, which lie beside the folder of the sheet."""
+    """Read a table; numbers come from the records.
+
+    They lie beside the folder of the sheet, and in what further folders it names.
+    """
     try:
         raw = json.loads(path.read_text())
     except FileNotFoundError:
         raise SubflotError(f"there is no sheet {path}") from None
     except ValueError as error:
         raise SubflotError(f"{path} is damaged: {error}") from None
-    runs = path.parent.parent / RUNS
+    others = (path.parent / place for place in raw.get("records", ()))
+    runs = (path.parent.parent / RUNS, *others)
     rows = {row["name"]: row for row in raw.pop("rows")}
     columns = {column["name"]: column for column in raw.pop("columns")}
     found = {(one["row"], one["column"]): _cell(one, runs) for one in raw.pop("cells")}
@@ -139,11 +144,11 @@ def read_sheet(path: Path) -> Sheet:
     return replace(sheet, cells={**found, **ranked})
 
 
-def _cell(one: Mapping[str, Any], runs: Path) -> Cell:
+def _cell(one: Mapping[str, Any], runs: Sequence[Path]) -> Cell:
     names = [run for run in one.get("runs", ()) if run]
     values = list(one.get("values", ()))
     for name in names:
-        record = RunRecord(runs / name)
+        record = find_run(name, runs)
         accuracy = _accuracy(record, one.get("part")) if record.is_finished else None
         if accuracy is not None:
             values.append(100 * accuracy)
