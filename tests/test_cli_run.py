@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,52 @@ def test_a_killed_worker_costs_one_round_at_most(
     assert len(metrics_of(folder_of(tmp_path))) == 1
     assert subflot("run", "tiny.toml", "--workers", "2")[0] == 0
     assert differing(folder_of(tmp_path), whole) == []
+
+
+def test_a_method_that_fails_does_not_stop_the_others(subflot: Command, tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(SETTINGS + "[for.fedavg]\nlearning_rate = 1e30\n")
+    args = (*RUN, "--algorithms", "heterofl,fedavg,local")
+    code, out, err = subflot(*args)
+    assert code == 1
+    assert "heterofl" in out
+    assert "local" in out
+    assert "fedavg" not in out
+    last = err.splitlines()[-1]
+    assert last.startswith("failed: fedavg: round ")
+    assert "has 0 good uploads of 3: client" in last
+    code, out, _ = subflot(*args, "--json")
+    found = json.loads(out)
+    assert code == 1
+    assert [run["algorithm"] for run in found["runs"]] == ["heterofl", "local"]
+    assert list(found["failures"]) == ["fedavg"]
+
+
+def test_where_all_fail_there_is_no_table_and_every_reason(subflot: Command) -> None:
+    args = ("--algorithms", "fedavg,local", "--set", "learning_rate=1e30")
+    code, out, err = subflot(*RUN, *args)
+    assert (code, out) == (1, "")
+    assert [line.partition(": round ")[0] for line in err.splitlines()[-2:]] == [
+        "failed: fedavg",
+        "failed: local",
+    ]
+
+
+def test_a_method_that_no_learning_rate_fits_does_not_stop_the_others(
+    subflot: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tiny.toml").write_text(SETTINGS + "[tune]\nlearning_rate = [0.1]\n")
+    train = SubFLOT.train
+
+    def broken(self: SubFLOT, *args: Any) -> tuple[Upload, Memory]:
+        upload, memory = train(self, *args)
+        return replace(upload, weights={n: t * math.nan for n, t in upload.weights.items()}), memory
+
+    monkeypatch.setattr(SubFLOT, "train", broken)
+    code, out, err = subflot(*RUN, "--algorithms", "subflot,local", "--set", "rounds=1")
+    assert code == 1
+    assert "local" in out
+    assert "subflot: learning_rate none; on validation 0.1: failed" in err
+    assert err.splitlines()[-1].startswith("failed: subflot: no learning rate works: round 1 has")
 
 
 def test_training_that_diverges_says_what_to_do(subflot: Command) -> None:

@@ -30,7 +30,8 @@ SETS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={valu
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_runs_at_smoke_scale(subflot: Command, out: Path, name: str) -> None:
     code, shown, err = subflot("table", name, *SETS, "--workers", "1", "--out", str(out))
-    assert code == 0, err
+    # So few examples cannot be parted as one column asks for.
+    assert code == 0 or "failed: subflot on tiny-imagenet-pathological: classes_per" in err, err
     stem = out / "tables" / ("resources" if name == "resources" else f"{name}-smoke-printed")
     for ending in (".json", ".md", ".csv", ".tex"):
         assert stem.with_suffix(ending).is_file()
@@ -116,6 +117,15 @@ def test_a_dry_run_counts_and_runs_nothing(subflot: Command, out: Path, tmp_path
     assert row.replace("│", " ").split()[:4] == ["all", "24", "0", "0"]  # 4 x 2 cells, 3 seeds.
     assert "hours on" in shown
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cell_that_fails_is_listed_below_the_table(subflot: Command, tmp_path: Path) -> None:
+    args = ("--columns", "har", "--rows", "history", "--workers", "1", "--out", str(tmp_path))
+    code, shown, err = subflot("table", "proxy", *SETS, *args, "--set", "num_clients=101")
+    assert code == 1
+    assert "missing [a]" in shown
+    assert err.splitlines()[-1].startswith("failed: history on har: ")
+    assert "101 clients" in err.splitlines()[-1]
 
 
 def test_recorded_results_are_read_and_not_written_to(

@@ -20,7 +20,8 @@ from subflot.experiments.config import RunConfig, parse
 from subflot.experiments.estimate import estimate
 from subflot.experiments.fill import Planned, Runner, fill, plan
 from subflot.experiments.scales import PROTOCOLS, SCALES, Terms, at_hand
-from subflot.experiments.tables import RUNS, Wanted
+from subflot.experiments.tables import RUNS, Wanted, slots
+from subflot.reporting.sheet import NOT_RUN, Sheet
 from subflot.simulation.workers import default_workers
 
 Scale = Annotated[str, typer.Option(metavar="|".join(SCALES), help="How large the runs are.")]
@@ -186,6 +187,17 @@ def _add(table: Table, title: str, planned: Sequence[Planned], left: set[str]) -
         f"{cost.hours(1):.2g}",
         f"{cost.model_bytes / 1e9:.2g}",
     )
+
+
+def end_with_failures(asked: Sheet, grid: paper.Grid, terms: Terms) -> None:
+    """End the command as failed if a cell that was asked for is missing though it could be run."""
+    expected = {NOT_RUN, *(slot.reason for slot in slots(grid, terms, None))}
+    failed = {reason: cells for reason, cells in asked.missing.items() if reason not in expected}
+    for reason, cells in failed.items():
+        names = ", ".join(f"{cell.row} on {cell.column}" for cell in cells)
+        sys.stderr.write(f"failed: {names}: {reason}\n")
+    if failed:
+        raise typer.Exit(1)
 
 
 def missing_data(grid: paper.Grid, terms: Terms) -> list[str]:

@@ -99,19 +99,25 @@ def run_command(
     if dry_run:
         _show_plan(configs, tuning, out)
         return
+    failures: dict[str, str] = {}
     if tuning:
-        configs = _tuned(configs, tuning, out, workers)
+        configs, failures = _tuned(configs, tuning, out, workers)
     jobs = [(config, _folder(out, config)) for config in configs]
-    records = _run_all(jobs, workers, force, track, chosen)
+    records, failed = _run_all(jobs, workers, force, track, chosen)
+    failures |= failed
     if as_json:
         shown = [{"run": str(r.folder), **r.config, **r.summary()} for r in records]
-        show_json({"runs": shown})
-        return
-    if markdown:
+        show_json({"runs": shown, "failures": failures})
+    elif markdown:
         sys.stdout.write(summary_markdown(records))
-    else:
+    elif records:
         show(summary_table(records, f"{configs[0].name}: last round, means over clients"))
-    _say(f"records: {_common(records)}")
+    if records:
+        _say(f"records: {_common(records)}")
+    if failures:
+        for name, reason in failures.items():
+            _say(f"failed: {name}: {reason}")
+        raise typer.Exit(1)
 
 
 def _folder(out: Path, config: RunConfig) -> Path:
@@ -137,8 +143,12 @@ def _show_plan(configs: Sequence[RunConfig], tuning: Tuning | None, out: Path) -
 
 def _tuned(
     configs: Sequence[RunConfig], tuning: Tuning, out: Path, workers: int | None
-) -> list[RunConfig]:
-    """Give each method the learning rate that does best on validation examples."""
+) -> tuple[list[RunConfig], dict[str, str]]:
+    """Give each method the learning rate that does best on validation examples.
+
+    Returns:
+        the runs, and why there are none of some methods.
+    """
     folder = _trials(out, configs[0])
     with progress() as bar, _saying_how_to_go_on():
 
@@ -150,9 +160,10 @@ def _tuned(
         tuned, choices = tuning.choose(configs, folder, runner)
     for choice in choices:
         scores = (f"{rate:g}: {_score(score)}" for rate, score in choice.scores.items())
-        rate = f"{choice.learning_rate:g}"
+        rate = f"{choice.learning_rate:g}" if choice.learning_rate else "none"
         _say(f"{choice.algorithm}: learning_rate {rate}; on validation {', '.join(scores)}")
-    return tuned
+    hopeless = [choice for choice in choices if not choice.learning_rate]
+    return tuned, {one.algorithm: f"no learning rate works: {one.reason}" for one in hopeless}
 
 
 def _score(share: float | None) -> str:
@@ -174,8 +185,13 @@ def _run_all(
     force: bool,
     track: str | None = None,
     engine: Engine | None = None,
-) -> list[RunRecord]:
-    records = []
+) -> tuple[list[RunRecord], dict[str, str]]:
+    """Run one after the other; where there are several, one that fails does not stop the others.
+
+    Returns:
+        the records of those that finished, and why others failed, by their titles.
+    """
+    records, failures = [], {}
     with progress() as bar:
         for config, folder in jobs:
             if RunRecord(folder).is_finished and not force:
@@ -198,7 +214,12 @@ def _run_all(
                 _say(f"stopped; {done} of {config.rounds} rounds of {config.algorithm} are saved")
                 _say(f"to go on: subflot resume {folder}")
                 raise typer.Exit(130) from None
-    return records
+            except SubflotError as error:
+                if len(jobs) == 1:
+                    raise
+                failures[title] = str(error.args[0]).partition("\n")[0]
+                _say(f"{title} failed: {error}")
+    return records, failures
 
 
 def _say(message: str) -> None:
@@ -215,7 +236,7 @@ def resume_command(
 ) -> None:
     """Go on with an interrupted run; it ends as if it had never stopped."""
     config = RunConfig.of(**RunRecord(folder).config)
-    records = _run_all([(config, folder)], workers, False, engine=engine_in(folder))
+    records, _ = _run_all([(config, folder)], workers, False, engine=engine_in(folder))
     show(summary_table(records, f"{config.name}: last round, means over clients"))
 
 

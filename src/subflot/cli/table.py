@@ -8,7 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from subflot.cli import order as options
-from subflot.cli.order import Order, read_terms, read_wanted, recorded_beside, show_plan
+from subflot.cli.order import (
+    Order,
+    end_with_failures,
+    read_terms,
+    read_wanted,
+    recorded_beside,
+    show_plan,
+)
 from subflot.cli.show import show
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments import paper
@@ -65,6 +72,8 @@ def table_command(
     else:
         sys.stdout.write(FORMATS[form][1](asked))
     sys.stderr.write(f"wrote {', '.join(map(str, [path, *written]))}\n")
+    if name != "resources":
+        end_with_failures(asked, grid, terms)
 
 
 def figure_command(
@@ -103,11 +112,13 @@ def figure_command(
             path = _attention(order, path)
         else:
             write_all(read_sheet(path), path)
-    from subflot.reporting.figures import draw
+    from subflot.reporting.figures import FROM_SHEETS, draw
 
     asked = {"rows": wanted.rows, "columns": wanted.columns}
     for file in draw(name, path, out / FIGURES, **asked):
         show(str(file))
+    if name in FROM_SHEETS:
+        end_with_failures(read_sheet(path).part(**asked), grid, terms)
 
 
 def _resources(out: Path) -> Path:

@@ -171,6 +171,9 @@ class Tuning:
     ) -> tuple[list[RunConfig], list[Choice]]:
         """Run the trials that are not there yet, and give each method its learning rate.
 
+        Runs of a method that no rate fits are left out; its choice says why. If nothing is left,
+        that is an error.
+
         Args:
             configs: runs of one or more methods.
             runs: folder of the trials' records.
@@ -183,8 +186,13 @@ class Tuning:
             scores = {rate: _score(RunRecord(runs / c.run_id)) for rate, c in of_method.items()}
             reasons = [failures[c.run_id] for c in of_method.values() if c.run_id in failures]
             choices[name] = Choice(name, configs[0].name, scores, next(iter(reasons), ""))
-            if choices[name].learning_rate is None:
-                raise SubflotError(f"no learning rate works for {name}: {reasons[0]}")
-        chosen = {name: choice.learning_rate or 0.0 for name, choice in choices.items()}
-        tuned = [replace(config, learning_rate=chosen[config.algorithm]) for config in configs]
+        chosen = {name: one.learning_rate for name, one in choices.items() if one.learning_rate}
+        if not chosen:
+            first = next(iter(choices.values()))
+            raise SubflotError(f"no learning rate works for {first.algorithm}: {first.reason}")
+        tuned = [
+            replace(config, learning_rate=chosen[config.algorithm])
+            for config in configs
+            if config.algorithm in chosen
+        ]
         return tuned, list(choices.values())
