@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,7 @@ from subflot.algorithms.base import Client, ClientContext, Download, Memory, Tur
 from subflot.algorithms.subflot import SubFLOT
 from subflot.data.federated import Examples, FederatedData
 from subflot.errors import SubflotError
+from subflot.results import RunRecord
 from subflot.simulation import simulate
 from subflot.simulation.store import Store
 from subflot.task import LocalTraining, Task
@@ -257,6 +260,24 @@ def test_threads_are_those_of_before(tmp_path: Path) -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+def test_what_is_compiled_is_compiled_before_the_clock_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow: list[str] = []
+
+    def warm_up() -> None:
+        slow.append("compiled")
+        time.sleep(2)
+
+    monkeypatch.setattr(sys.modules[simulate.__module__], "warm_up", warm_up)
+    run_rounds(make("subflot"), tmp_path / "subflot", rounds=1)
+    assert slow == ["compiled"]
+    assert RunRecord(tmp_path / "subflot").timing[0]["seconds"] < 2
+    run_rounds(make("subflot"), tmp_path / "subflot", rounds=1)  # No round is left.
+    run_rounds(make("heterofl"), tmp_path / "heterofl", rounds=1)
+    assert slow == ["compiled"]
 
 
 # ----- uploads that are not merged

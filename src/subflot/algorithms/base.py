@@ -145,6 +145,8 @@ class Algorithm(ABC):
     """Whether the server keeps each client's last upload."""
     has_global: ClassVar[bool] = True
     """Whether `State.weights` is a model worth measuring."""
+    needs_transport: ClassVar[bool] = False
+    """Whether it solves transport problems, for which functions are compiled before the rounds."""
     ignores_budgets: ClassVar[bool] = False
     """Whether clients may train more than their pruning rate allows."""
 

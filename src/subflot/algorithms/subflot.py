@@ -85,6 +85,7 @@ class SubFLOT(Algorithm):
     name: ClassVar[str] = "subflot"
     paper: ClassVar[str] = "SubFLOT"
     keeps_history: ClassVar[bool] = True
+    needs_transport: ClassVar[bool] = True
 
     global_share: float | Literal["auto"] = 0.5
     penalty_weight: float | Literal["auto"] = 1.0

@@ -27,6 +27,7 @@ from subflot.simulation.workers import Workers, default_workers
 from subflot.task import Task
 from subflot.threads import one_thread
 from subflot.training import Measurement
+from subflot.transport.warm import warm_up
 
 DIVERGED = "training may have diverged; a lower learning_rate or max_norm=1 often helps"
 SILENT = "look at the clients' own logs, or give them more time"
@@ -166,6 +167,8 @@ def run_rounds(
         now = loop.begin()
         if now.round >= rounds:
             return
+        if server.algorithm.needs_transport:
+            warm_up()  # Before the clock of a round starts, and once for all processes.
         crew = hire()
         try:
             while now.round < rounds:
