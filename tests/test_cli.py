@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.testing import assert_close
 
-from subflot import build, cli, take, trace
+import subflot as package
+from subflot import build, cli, public, take, trace
 from subflot.models.load import load
 from subflot.transport import align, solve
 from subflot.transport.diagnose import diagnose
@@ -143,6 +145,42 @@ def test_the_installed_command_answers_and_shows_no_traceback(file: str) -> None
     assert done.returncode == 2
     assert done.stderr.startswith("error: nothing in Nothing can be cut")
     assert "Traceback" not in done.stderr
+
+
+PRESSED = """
+import os, signal, sys, time
+import subflot.cli
+assert "torch" not in sys.modules
+
+class Pressing:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
+            except KeyboardInterrupt:
+                raise AttributeError("what a library makes of it")
+
+sys.meta_path.insert(0, Pressing())
+subflot.cli.main()
+"""
+
+
+def test_ctrl_c_ends_the_command_also_while_it_starts() -> None:
+    done = subprocess.run([sys.executable, "-c", PRESSED], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_version_is_told(subflot: Command) -> None:
+    assert subflot("--version") == (0, f"subflot {version('subflot')}\n", "")
+    assert package.__version__ == version("subflot")
+
+
+def test_public_names_are_imported_when_they_are_asked_for() -> None:
+    assert set(public.__all__) <= set(dir(package))
+    assert all(getattr(package, name) is getattr(public, name) for name in public.__all__)
+    with pytest.raises(AttributeError, match="module `subflot` has no attribute `simulat`"):
+        _ = package.simulat  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("command", ["align", "cost", "trace"])

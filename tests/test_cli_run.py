@@ -161,6 +161,24 @@ def test_a_mistake_in_the_settings_is_one_clear_error(
     assert not list(tmp_path.rglob("metrics.jsonl"))
 
 
+def test_data_that_are_not_here_are_reported_before_anything_is_run(
+    subflot: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUBFLOT_DATA", str(tmp_path / "none"))
+    outcome = subflot("run", "har", "--algorithms", "local")
+    fails(outcome, "data set `har`: ", "`subflot data get har` fetches")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_flower_that_is_not_installed_is_named_with_its_extra(
+    subflot: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "subflot.experiments.flower", raising=False)
+    monkeypatch.setitem(sys.modules, "flwr.app", None)
+    outcome = subflot(*RUN, "--engine", "flower")
+    fails(outcome, "Flower is not installed", "pip install 'subflot[flower-sim]'")
+
+
 def test_files_and_presets_that_are_not_there_are_named(subflot: Command) -> None:
     fails(subflot("run", "none.toml"), "cannot read none.toml: No such file", "")
     fails(subflot("run", "quickstrt"), "unknown preset `quickstrt`", "`quickstart`")

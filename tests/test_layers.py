@@ -26,7 +26,8 @@ ORDER = (
     "flower",
     "experiments",
     "reporting",
-    "__init__",  # the public names; only the command line stands above them
+    "public",  # only the command line stands above it
+    "__init__",
     "cli",
 )
 

@@ -1,44 +1,27 @@
 """Federated learning in which every client trains a model of its own size."""
 
-from subflot.algorithms import ALGORITHMS, Algorithm, make
-from subflot.channels import ChannelMap, Channels, Segment, build, put, take, trace
-from subflot.data.federated import FederatedData, federate
-from subflot.data.own import from_arrays, from_torch
-from subflot.data.own_images import from_folder, from_table
-from subflot.data.sets import load as load_data
-from subflot.errors import ChannelError, SubflotError
-from subflot.experiments import RunConfig, run
-from subflot.experiments.export import load
-from subflot.simulation import Round, simulate
-from subflot.simulation.roster import drawn
-from subflot.task import LocalTraining, Task
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "ChannelError",
-    "ChannelMap",
-    "Channels",
-    "FederatedData",
-    "LocalTraining",
-    "Round",
-    "RunConfig",
-    "Segment",
-    "SubflotError",
-    "Task",
-    "build",
-    "drawn",
-    "federate",
-    "from_arrays",
-    "from_folder",
-    "from_table",
-    "from_torch",
-    "load",
-    "load_data",
-    "make",
-    "put",
-    "run",
-    "simulate",
-    "take",
-    "trace",
-]
+if TYPE_CHECKING:
+    from subflot.public import *  # noqa: F403
+
+    __version__: str
+
+else:  # Not for type checkers, which would then take any name for one of ours.
+
+    def __getattr__(name: str) -> Any:
+        """Return a public name. They are imported late, for torch takes seconds."""
+        if name == "__version__":
+            return version("subflot")
+        if not name.startswith("_"):
+            public = import_module("subflot.public")
+            if name in public.__all__:
+                return getattr(public, name)
+            if name in globals():  # A module that was imported on the way.
+                return globals()[name]
+        raise AttributeError(f"module `subflot` has no attribute `{name}`")
+
+    def __dir__() -> list[str]:
+        return [*globals(), *import_module("subflot.public").__all__]

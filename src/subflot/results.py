@@ -28,12 +28,12 @@ class RunRecord:
         """Every setting that can change a number."""
         path = self.folder / CONFIG
         try:
-            return tomllib.loads(path.read_text())
+            return tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise SubflotError(
                 f"{self.folder} is not the folder of a run", hint=f"it has no {CONFIG}"
             ) from None
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SubflotError(f"{path} is damaged: {error}") from None
 
     @cached_property

@@ -61,6 +61,9 @@ def test_what_is_written_is_read_back() -> None:
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(SubflotError, match=r"cannot read .*none\.toml: No such file"):
         read_config(tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes('name = "für"'.encode("latin-1"))
+    with pytest.raises(SubflotError, match=r"latin\.toml is not UTF-8: .* in byte 9\n.*save it as"):
+        read_config(tmp_path / "latin.toml")
     (tmp_path / "bad.toml").write_text("rounds = = 3")
     with pytest.raises(SubflotError, match=r"bad\.toml is not TOML: .*line 1"):
         read_config(tmp_path / "bad.toml")

@@ -371,7 +371,7 @@ def test_the_command_writes_the_page_beside_the_runs(tmp_path: Path, subflot: Co
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["nowhere"], "error: cannot write nowhere/report.html\nhint: name a file"),
+        (["nowhere"], "error: there is no folder nowhere\nhint: `subflot run` makes one"),
         ([".", "--output", "page.html"], "error: there is no run below .\nhint: `subflot run"),
     ],
 )

@@ -33,6 +33,8 @@ def report_command(
     from subflot.reporting.plans import study
     from subflot.reporting.survey import Survey
 
+    if not folder.is_dir():
+        raise SubflotError(f"there is no folder {folder}", hint="`subflot run` makes one in runs/")
     path = output or folder / "report.html"
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise SubflotError(f"cannot write {path}", hint="name a file in a folder that exists")

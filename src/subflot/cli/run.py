@@ -17,6 +17,7 @@ from subflot.algorithms import ALGORITHMS
 from subflot.cli.show import Json, show, show_json
 from subflot.cli.summary import summary_markdown, summary_table
 from subflot.cli.watch import Watch, progress
+from subflot.data.sets import require
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments.batch import run_all
 from subflot.experiments.config import RunConfig, grid, parse, read_config
@@ -99,6 +100,8 @@ def run_command(
     if dry_run:
         _show_plan(configs, tuning, out)
         return
+    for config in configs:
+        require(config.data, **config.data_settings)  # Before a method is blamed for it.
     failures: dict[str, str] = {}
     if tuning:
         configs, failures = _tuned(configs, tuning, out, workers)

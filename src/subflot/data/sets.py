@@ -72,6 +72,12 @@ def load(name: str, *, root: Path | str | None = None, **settings: Any) -> Datas
     return made(cached(identity(source.name, values_of(chosen), files), read))
 
 
+def require(name: str, **settings: Any) -> None:
+    """Refuse a data set whose files are not here; the error says how to get them."""
+    source = find(name)
+    source.locate(fill(source.settings, settings, source.name))
+
+
 def _check_complete(data: Dataset) -> None:
     """Refuse a class or group without examples: a file is missing something."""
     numbered = [("class", data.classes, data.labels)]

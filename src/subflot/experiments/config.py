@@ -296,8 +296,13 @@ def read_config(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SubflotError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SubflotError(
+            f"{path} is not UTF-8: {error.reason} in byte {error.start}",
+            hint="save it as UTF-8 in your editor",
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise SubflotError(f"{path} is not TOML: {error}") from None

@@ -35,8 +35,13 @@ def engine_of(name: str, table: Mapping[str, Any]) -> Engine | None:
         raise UnknownName("engine", name, ENGINES, "subflot run --help")
     if name == "built-in":
         return None
-    from subflot.experiments.flower import run_on_ray
-    from subflot.flower.settings import FlowerSettings
+    try:
+        from subflot.experiments.flower import run_on_ray
+        from subflot.flower.settings import FlowerSettings
+    except ImportError as error:
+        raise SubflotError(
+            f"Flower is not installed: {error}", hint="pip install 'subflot[flower-sim]'"
+        ) from None
 
     return partial(run_on_ray, settings=FlowerSettings.of(table))
 
