@@ -3,23 +3,21 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from federations import final_state, metrics_of
-from processes import Programs, free_ports, kill_group, pids_with, wait_for
+from network import Network, started
+from processes import kill_group, pids_with, wait_for
 
 from subflot.algorithms.base import Client
 from subflot.data.source import data_root
 from subflot.experiments import RunConfig
 from subflot.experiments.config import read_config
 from subflot.experiments.runner import assemble
-from subflot.flower import OFFLINE
 from subflot.simulation import simulate
 
 pytestmark = [
@@ -41,12 +39,6 @@ SETTINGS = {
     "flower.measure_global": "false",
     "flower.round_timeout": 40,
 }
-BUDGETS = (
-    "pruning-rate=0.0",
-    'budget=1000000 quantity="parameters"',
-    'budget=2000000 quantity="bytes"',
-    "pruning-rate=0.75",
-)
 ACCEPTED = {1: {0, 1, 2}, 2: {0, 3}, 3: {0, 2}, 4: {0, 1, 2}, 5: {0, 1, 2, 3}}
 """Client 1 is killed in round 2 and back in round 4; client 2 is late in round 2; client 3 sends
 what it should not in rounds 1, 3 and 4."""
@@ -94,58 +86,20 @@ def train(message, context):
 '''
 
 
-@dataclass(frozen=True)
-class Network:
-    """A SuperLink and its nodes, in an app folder."""
-
-    programs: Programs
-    home: Path
-    port: int
-    node_ports: list[int]
-
-    def node(self, number: int) -> subprocess.Popen[bytes]:
-        place = self.programs.folder / f"device-{number}"
-        config = f'partition-id={number} {BUDGETS[number % 4]} home="{place}"'
-        address, own = f"127.0.0.1:{self.port}", str(self.node_ports[number])
-        script = self.home / "node.sh"
-        return self.programs.start(f"site-{number}", script, f"site-{number}", address, own, config)
-
-    def run(self, least: int) -> subprocess.Popen[bytes]:
-        more = f'devices=true set="flower.min_nodes={least}"'
-        return self.programs.start(
-            "run", self.home / "flwr.sh", "run", ".", "devices", "--stream", "--run-config", more
-        )
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        found = list((self.home / "runs").glob("*/manifest.json"))
-        return json.loads(found[0].read_text()) if found else {"round": -1}
-
-
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Network]:
     if not data_root().is_dir():
         pytest.skip(f"no real data in {data_root()}")
-    home = tmp_path / "app"
-    port, *node_ports = free_ports(6)
-    programs = Programs(tmp_path, {**OFFLINE, "NO_COLOR": "1"})
     sets = [f"--set={key}={value}" for key, value in SETTINGS.items()]
-    try:
-        programs.call("new", "subflot", "flower", "new", home, *sets)
-        runs = f"RUNS = {str(home / 'runs')!r}\n"
-        (home / "federation" / "client_app.py").write_text(TAMPERED + runs)
-        connections = home / ".flwr" / "config.toml"
-        connections.write_text(connections.read_text().replace("9500", str(port)))
-        programs.call("certificates", home / "certificates.sh", "127.0.0.1")
-        yield Network(programs, home, port, node_ports)
-    finally:
-        programs.end()
+    with started(tmp_path, *sets) as found:
+        runs = f"RUNS = {str(found.home / 'runs')!r}\n"
+        (found.home / "federation" / "client_app.py").write_text(TAMPERED + runs)
+        yield found
 
 
 def test_devices_join_fail_lie_and_come_back(network: Network, tmp_path: Path) -> None:
     programs, home = network.programs, network.home
-    programs.start("superlink", home / "superlink.sh", "127.0.0.1", str(network.port))
-    wait_for(lambda: "Uvicorn running" in programs.said("superlink"))
+    network.superlink()
     for number in range(5):
         assert network.node(number).wait() == 1  # It makes its key, and says how to register it.
         if number < 4:
@@ -169,7 +123,7 @@ def test_devices_join_fail_lie_and_come_back(network: Network, tmp_path: Path) -
     wait_for(lambda: network.manifest["round"] >= 1, lives)
     kill_group(nodes[1])
     wait_for(lambda: network.manifest["round"] >= 3, lives)
-    (server,) = pids_with("flwr-serverapp", str(network.port))
+    (server,) = pids_with("flwr-serverapp", str(network.control_port))
     os.kill(server, signal.SIGKILL)
     network.node(1)
     wait_for(lambda: programs.said("site-1").count("SuperNode ID") == 2)

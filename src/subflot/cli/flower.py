@@ -1,4 +1,4 @@
-"""`subflot flower new`: a folder that Flower can run."""
+"""`subflot flower`: a folder that Flower can run, and the server that devices join."""
 
 import json
 import re
@@ -59,6 +59,29 @@ def new_command(
     text = "\n".join([config.toml(), f"[{TABLE}]", *lines]) + "\n"
     (folder / "federation" / "run.toml").write_text(text)
     sys.stderr.write(f"{folder} runs {config.algorithm} on {config.data}; its README says how\n")
+
+
+@app.command(
+    "superlink", epilog="Example: subflot flower superlink 192.168.1.10 9500 --home kitchen"
+)
+def superlink_command(
+    host: Annotated[str, typer.Argument(help="The address on which devices reach this machine.")],
+    port: Annotated[int, typer.Argument(help="The port that they reach.")],
+    home: Annotated[Path, typer.Option(help="The folder of the app.")] = Path(),
+    control_port: Annotated[
+        int, typer.Option(help="Where flwr reaches the SuperLink, from this machine alone.")
+    ] = 9501,
+) -> None:
+    """Start a SuperLink that devices can join and that only this machine can command."""
+    from subflot.flower.gate import serve_superlink
+
+    database = home / ".flwr" / "superlink.db"
+    serve_superlink(host, port, control_port, home / "certificates", database, _say)
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"subflot: {message}\n")
+    sys.stderr.flush()
 
 
 def _write(template: Path, folder: Path, words: Mapping[str, str]) -> None:

@@ -7,9 +7,10 @@ cd "$(dirname "$0")"
 mkdir -p certificates
 cd certificates
 umask 077
-names=""
+names=",IP:127.0.0.1"  # Where this machine itself reaches it.
 for name in "$@"; do
     case "$name" in
+        127.0.0.1) ;;
         *[!0-9.]*) names="$names,DNS:$name" ;;
         *) names="$names,IP:$name" ;;
     esac

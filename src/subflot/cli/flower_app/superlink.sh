@@ -1,8 +1,7 @@
 #!/bin/sh
-# Start the SuperLink, which devices and `flwr` talk to. It runs until Ctrl-C.
-#     ./superlink.sh [HOST] [PORT]
+# Start the SuperLink. Devices join on HOST:PORT; `flwr` commands it on 127.0.0.1:CONTROL_PORT,
+# which nobody reaches from outside. It runs until Ctrl-C.
+#     ./superlink.sh [HOST] [PORT] [CONTROL_PORT]
 set -eu
 . "$(dirname "$0")/environment.sh"
-exec flower-superlink --host "${1:-127.0.0.1}" --port "${2:-9500}" --enable-supernode-auth \
-    --ssl-ca-certfile "$here/certificates/ca.crt" --ssl-certfile "$here/certificates/server.crt" \
-    --ssl-keyfile "$here/certificates/server.key" --database "$here/.flwr/superlink.db"
+exec subflot flower superlink "${1:-127.0.0.1}" "${2:-9500}" --control-port "${3:-9501}" --home "$here"
