@@ -47,14 +47,24 @@ class OddGrid(LocalGrid):
         names: Mapping[int, str] | None = None,
         away: Callable[[int, int], bool] = lambda part, round: False,
         change: Change = lambda part, round, reply: reply,
+        keys: Mapping[int, bytes] | None = None,
     ) -> None:
         super().__init__(app, PARTS)
+        self.keys = keys or {}
         self.names, self.away, self.change = names or {}, away, change
         self.round, self.asked = 1, [0] * len(PARTS)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         there = [node for node in self.get_node_ids() if not self.away(node - 2, self.round)]
-        return [NodeInfo(node_id=node, name=self.names.get(node - 2, "")) for node in there]
+        return [
+            NodeInfo(
+                node_id=node,
+                name=self.names.get(node - 2, ""),
+                public_key=self.keys.get(node - 2, b""),
+                registered_at=f"2026-01-0{9 - node}",  # The last is the oldest.
+            )
+            for node in there
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         numbers = []
@@ -259,6 +269,62 @@ def test_a_node_that_asks_for_what_cannot_be_is_left_out(
     assert metrics_of(tmp_path)[1]["clients"]["client"] == [0, 1, 2]
     assert grid.asked == [1, 1, 1, 1]  # Not in every round.
     assert any(line.startswith("node node-1 is left out") and why in line for line in said)
+
+
+def test_a_name_belongs_to_the_key_that_had_it_first(tmp_path: Path) -> None:
+    """Node 3 was there first; node 0 takes its name, also while it is away."""
+    method, said = make("fedavg"), list[str]()
+    names = {0: "kitchen", 1: "attic", 2: "garage", 3: "kitchen"}
+    keys = {part: bytes([part]) * 40 for part in names}
+
+    def run(away: Callable[[int, int], bool], rounds: int, keys: Mapping[int, bytes]) -> None:
+        grid = OddGrid(app_of(method, tmp_path), names, away=away, keys=keys)
+        say = said.append
+        run_on_grid(method, tmp_path, clients=None, rounds=rounds, grid=grid, say=say)
+
+    def columns() -> list[list[int]]:
+        return [line["clients"]["client"] for line in metrics_of(tmp_path)]
+
+    run(lambda part, round: (part, round) in {(3, 2)}, 3, keys)
+    nodes = json.loads((tmp_path / "nodes.json").read_text())
+    assert nodes["clients"] == {"attic": 0, "garage": 1, "kitchen": 2}
+    assert nodes["keys"]["kitchen"] == keys[3].hex()
+    assert list(nodes["refused"]) == [keys[0].hex()]
+    assert columns() == [[0, 1, 2], [0, 1], [0, 1, 2]]
+    (line,) = (line for line in said if "left out" in line)
+    assert line.startswith("node kitchen is left out: the name belongs to another key than 00000")
+
+    # Nor is it let in by a server that was started anew, and the first keeps its number.
+    run(lambda part, round: part == 3, 4, keys)
+    run(lambda part, round: False, 5, keys)
+    assert columns()[3:] == [[0, 1], [0, 1, 2]]
+
+    # A file from before keys were noted is read; names get the keys that they come with.
+    (tmp_path / "nodes.json").write_text(json.dumps({k: nodes[k] for k in ("run", "clients")}))
+    run(lambda part, round: part == 0, 6, keys)
+    assert columns()[5] == [0, 1, 2]
+    assert json.loads((tmp_path / "nodes.json").read_text())["keys"] == nodes["keys"]
+
+
+def test_two_nodes_of_one_name_and_no_keys_do_not_share_a_number(tmp_path: Path) -> None:
+    method, said = make("fedavg"), list[str]()
+    names = {0: "kitchen", 1: "attic", 2: "garage", 3: "kitchen"}
+    asked: list[int] = []
+
+    def change(part: int, round: int, reply: Message) -> Message:
+        asked.append(part)
+        return reply
+
+    # The first goes away in round 2, for good: then the other may have the name.
+    grid = OddGrid(
+        app_of(method, tmp_path), names, away=lambda part, r: part == 3 and r > 1, change=change
+    )
+    run_on_grid(method, tmp_path, clients=None, rounds=1, grid=grid, say=said.append)
+    assert sorted(asked) == [1, 2, 3]
+    (line,) = (line for line in said if "left out" in line)
+    assert "client 2 is already at another node, which is there" in line
+    run_on_grid(method, tmp_path, clients=None, rounds=2, grid=grid, say=said.append)
+    assert sorted(asked[3:]) == [0, 1, 2]
 
 
 def test_the_server_waits_until_enough_nodes_are_there(tmp_path: Path) -> None:

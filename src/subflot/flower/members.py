@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,7 +32,8 @@ class Members:
 
     Clients have numbers, which random streams and the history go by. In a simulation they are the
     parts of the data, and a roster gives the rates. Otherwise a node keeps the number that it got
-    when it was first seen, by the name under which it was registered, also when it comes back.
+    when it was first seen, by the name under which it was registered, also when it comes back. A
+    name belongs to the key that first had it, and to one node at a time.
     """
 
     def __init__(
@@ -54,6 +55,9 @@ class Members:
         self.run: str = "" if roster else known.get("run") or uuid4().hex
         """Tells this run from others on a device that takes part in several."""
         self._names: dict[str, int] = dict(known.get("clients", {}))
+        self._keys: dict[str, str] = dict(known.get("keys", {}))
+        """Name -> public key; files from before keys were noted name none."""
+        self._refused: dict[str, str] = dict(known.get("refused", {}))
 
     def __call__(self, round: int) -> Sequence[Client]:
         """Return the clients that are there in a round; wait until there are enough."""
@@ -83,13 +87,12 @@ class Members:
             if number not in self._numbers and self._later.get(number, now) <= now
         }
         if new:
-            self._meet(new)
+            self._meet(new, nodes.keys())
             after = time.monotonic() + ASK_AGAIN
             self._later |= {node: after for node in new if node not in self._numbers}
         return {self._numbers[node] for node in nodes if node in self._numbers}
 
-    def _meet(self, new: Mapping[int, Any]) -> None:
-        # In the order of their names, so that it does not matter who is quick.
+    def _meet(self, new: Mapping[int, Any], there: Set[int]) -> None:
         names = {node: _name(info) for node, info in new.items()}
         question = RecordDict({CONFIG: ConfigRecord({"version": 1})})
         timeout = self._settings.round_timeout
@@ -98,23 +101,52 @@ class Members:
         answers = dict(exchange(self._grid, messages, timeout))
         for node in new.keys() - answers.keys():
             self._say(f"node {names[node]} is left out: it gave no answer")
-        for node in sorted(answers, key=lambda one: names[one]):
+        # In the order of their names, so that it does not matter who is quick.
+        for node in sorted(answers, key=lambda one: (names[one], new[one].registered_at, one)):
             try:
                 rate, partition = self._read(answers[node])
+                number = partition if self._roster else self._number(names[node], new[node])
+                self._seat(node, number, there)
             except SubflotError as error:
                 self._say(f"node {names[node]} is left out: {error}")
                 continue
-            number = partition if self._roster else self._number(names[node])
-            self._numbers[node], self._nodes[number], self._rates[number] = number, node, rate
+            self._rates[number] = rate
             if not self._roster:
                 self._say(f"node {names[node]} is client {number}, pruning rate {rate or 0.0:g}")
 
-    def _number(self, name: str) -> int:
-        if name not in self._names:
-            self._names[name] = len(self._names)
-            text = json.dumps({"run": self.run, "clients": self._names}, indent=1)
-            write_text(self._path, text + "\n")
+    def _number(self, name: str, node: Any) -> int:
+        """Return the number that goes with a name, if the node's key goes with it too."""
+        key = node.public_key.hex()
+        if self._keys.get(name, key) != key:
+            self._refused[key] = f"it is called {name}, and that name belongs to another key"
+            self._save()
+            raise Refused(
+                f"the name belongs to another key than {key[:16]}...",
+                hint=f"register it under a name of its own; if the device has a new key, take "
+                f"`{name}` out of `keys` in {self._path}",
+            )
+        if name not in self._names or (key and name not in self._keys):
+            self._names.setdefault(name, len(self._names))
+            if key:
+                self._keys[name] = key
+            self._save()
         return self._names[name]
+
+    def _seat(self, node: int, number: int, there: Set[int]) -> None:
+        """Let a client be at a node, unless it is at another one that is there."""
+        if self._nodes.get(number, node) in there - {node}:
+            raise Refused(
+                f"client {number} is already at another node, which is there",
+                hint="end one of the two, or register it under a name of its own",
+            )
+        self._numbers = {one: seat for one, seat in self._numbers.items() if seat != number}
+        self._numbers[node], self._nodes[number] = number, node
+
+    def _save(self) -> None:
+        known = {"run": self.run, "clients": self._names, "keys": self._keys}
+        if self._refused:
+            known["refused"] = self._refused
+        write_text(self._path, json.dumps(known, indent=1) + "\n")
 
     def _read(self, reply: Message | Refused) -> tuple[float | None, int]:
         """Read a node's answer: its pruning rate and its part of the data."""
