@@ -1,5 +1,7 @@
 """What a client sends is compared with what was sent to it before any of it is believed."""
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -170,6 +172,20 @@ TAMPERED: dict[str, tuple[Callable[[RecordDict], Any], str]] = {
         "too many numbers",
     ),
     "a long name": (in_metrics(**{"metrics__" + 99 * "a": 0.0}), "too long"),
+    "a name that is a command": (in_metrics(**{"metrics__\x1b[2J": 0.0}), "too long or odd"),
+    "less than no time": (in_metrics(seconds__train=-1.0), "`train` is -1.0"),
+    "time for what nobody asked": (
+        in_metrics(seconds__mining=1.0),
+        "seconds of `mining`, expected evaluate and train",
+    ),
+    "a number beyond all floats": (in_metrics(metrics__training_loss=10**400), "`training_loss`"),
+    "a loss beyond all floats": (in_metrics(trained__loss=10**400), "`trained.loss` is 1000"),
+    "no loss": (in_metrics(trained__loss=[1.0]), "`trained.loss` is"),
+    **{
+        f"{name} of {value}": (in_metrics(**{name: value}), re.escape(f"is {value}"))
+        for name in ("parameters", "multiply_adds", "seconds__train")
+        for value in (math.inf, -math.inf, math.nan, 1e300)
+    },
 }
 
 

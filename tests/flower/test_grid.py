@@ -1,6 +1,7 @@
 """The server among clients that fail, fall silent, join late, come back, and ask for privacy."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +176,29 @@ def test_a_client_cannot_rename_a_column_of_the_record(tmp_path: Path) -> None:
     (line,) = metrics_of(tmp_path)
     assert line["clients"]["client"] == [0, 1, 2, 3]
     assert "fault" not in line["clients"]
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1.7e308])
+def test_no_number_of_a_client_ends_a_run(value: float, tmp_path: Path) -> None:
+    """It is left out of a round, or the record leaves the number out."""
+    method = make("fedavg")
+    counted = ["parameters", "multiply_adds", "seconds.train"]
+    names = [*counted, "metrics.training_loss", "metrics.moved/conv", "trained.loss"]
+
+    def change(part: int, round: int, reply: Message) -> Message:
+        if part > 1:
+            reply.content.metric_records["metrics"][names[round - 1]] = value
+        return reply
+
+    grid = OddGrid(app_of(method, tmp_path), change=change)
+    run_on_grid(method, tmp_path, rounds=len(names), grid=grid)
+    lines = metrics_of(tmp_path)
+    is_lost = 0 if not math.isfinite(value) else 2  # A loss may be infinite, not absurd.
+    assert [line["num_rejected"] for line in lines] == [2, 2, 2, 2, 2, is_lost]
+    for line, name in zip(lines, counted, strict=False):
+        fault = line["clients"]["fault"][3]
+        assert fault == f"its `{name.removeprefix('seconds.')}` is {value}"
+    assert (lines[5]["trained"]["loss"] is None) == (not is_lost)
 
 
 def test_a_server_that_dies_in_a_round_does_it_again_with_the_memory_from_before(

@@ -6,7 +6,9 @@ made.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Set
+import re
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -22,12 +24,17 @@ from subflot.algorithms.base import Download, Upload
 from subflot.algorithms.check import MOST_EXAMPLES
 from subflot.errors import SubflotError
 from subflot.flower.records import ARRAYS, CONFIG, METRICS, NUMPY_TYPES, unpacked
-from subflot.simulation.part import Answer
+from subflot.simulation.part import PHASES, Answer
 from subflot.training import Measurement
 
 LARGEST_HEADER = 512
 MOST_METRICS = 50
-LONGEST_NAME = 60
+NAME_OF_METRIC = re.compile(r"[\w./ -]{1,50}", re.ASCII)
+LARGEST_METRIC = 1e100
+"""Far beyond what single precision holds, and the sum of many is still finite."""
+MOST_SECONDS = 1e9
+MOST_COST = 1e18
+"""Parameters, or multiply-adds for one example."""
 LONGEST_REASON = 160
 SPARE_BYTES = 2**20
 """What indices and extras may take beyond the bytes of the full model."""
@@ -83,17 +90,20 @@ def read_answer(records: RecordDict, sent: Download, full_bytes: int) -> tuple[A
         _whole(metrics, "num_examples"),
         sent.kept if is_told else _bytes(config, "kept", allowed),
         _bytes(config, "extras", allowed),
-        _named(metrics, "metrics."),
+        _named(metrics, "metrics.", _of_training),
     )
     answer = Answer(
         upload,
         {},
         _measurement(metrics, "trained."),
         _measurement(metrics, "extracted."),
-        _number(metrics, "parameters"),
-        _number(metrics, "multiply_adds"),
-        _named(metrics, "seconds."),
+        _number(metrics, "parameters", 0, MOST_COST),
+        _number(metrics, "multiply_adds", 0, MOST_COST),
+        _named(metrics, "seconds.", partial(_number, least=0, most=MOST_SECONDS)),
     )
+    odd = sorted(answer.seconds.keys() - set(PHASES))
+    if odd:
+        raise Refused(f"it reports seconds of `{odd[0]}`, expected {' and '.join(PHASES)}")
     return answer, is_remembering
 
 
@@ -160,16 +170,25 @@ def _bytes(config: Mapping[str, Any], key: str, most: int) -> dict[str, Tensor]:
         raise Refused(f"its `{key}` cannot be read: {error}") from None
 
 
-def _number(metrics: Mapping[str, Any], key: str) -> float:
+def _number(metrics: Mapping[str, Any], key: str, least: float, most: float) -> float:
     value = metrics.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(f"its `{key}` is {_short(value)}")
-    return value
+    # NaN lies between no two numbers.
+    if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    raise Refused(f"its `{key}` is {_short(value)}")
+
+
+def _of_training(metrics: Mapping[str, Any], key: str) -> float:
+    """Read a number that is infinite or NaN where an honest client's training diverged."""
+    value = metrics.get(key)
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    return _number(metrics, key, -LARGEST_METRIC, LARGEST_METRIC)
 
 
 def _whole(metrics: Mapping[str, Any], key: str) -> int:
-    value = _number(metrics, key)
-    if not isinstance(value, int) or not 0 <= value < MOST_EXAMPLES:
+    value = _number(metrics, key, 0, MOST_EXAMPLES - 1)
+    if not isinstance(value, int):
         raise Refused(f"its `{key}` is {_short(value)}")
     return value
 
@@ -181,15 +200,17 @@ def _measurement(metrics: Mapping[str, Any], prefix: str) -> Measurement | None:
     correct = _whole(metrics, f"{prefix}num_correct")
     if not correct <= count or not count:
         raise Refused(f"it claims {correct} right of {count}")
-    return Measurement(count, correct, float(_number(metrics, f"{prefix}loss")))
+    return Measurement(count, correct, float(_of_training(metrics, f"{prefix}loss")))
 
 
-def _named(metrics: Mapping[str, Any], prefix: str) -> dict[str, float]:
+def _named(
+    metrics: Mapping[str, Any], prefix: str, read: Callable[[Mapping[str, Any], str], float]
+) -> dict[str, float]:
     """Read numbers that have names of the client's choosing."""
-    found = [name for name in metrics if name.startswith(prefix)]
-    if len(found) > MOST_METRICS or any(len(name) > LONGEST_NAME for name in found):
-        raise Refused("it reports too many numbers, or names that are too long")
-    return {name.removeprefix(prefix): _number(metrics, name) for name in found}
+    values = {n.removeprefix(prefix): metrics[n] for n in metrics if n.startswith(prefix)}
+    if len(values) > MOST_METRICS or not all(map(NAME_OF_METRIC.fullmatch, values)):
+        raise Refused("it reports too many numbers, or under names that are too long or odd")
+    return {name: read(values, name) for name in values}
 
 
 def _short(value: object) -> str:

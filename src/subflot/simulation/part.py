@@ -13,6 +13,9 @@ from subflot.task import Task
 from subflot.training import Measurement, measure, recalibrate
 from subflot.weights import Weights
 
+PHASES = EVALUATE, TRAIN = "evaluate", "train"
+"""What a client spends its time on."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -61,12 +64,12 @@ def do_part(
             recalibrate(task, model, context.examples.inputs)
             return measure(task, model, test)
 
-    with clock.phase("evaluate"):
+    with clock.phase(EVALUATE):
         received = algorithm.extracted(task, download, context) if is_measured else None
         extracted = measured(received)
-    with clock.phase("train"):
+    with clock.phase(TRAIN):
         upload, memory = algorithm.train(task, download, context)
-    with clock.phase("evaluate"):
+    with clock.phase(EVALUATE):
         own = algorithm.trained(task, upload, replace(context, memory=memory))
         trained = measured(own) if is_measured else None
         cost = task.cost(own)
