@@ -40,9 +40,21 @@ def test_an_honest_upload_has_no_fault(download: Download) -> None:
     assert fault_of(TASK, download, answer(download, metrics={"training_loss": 0.5})) == ""
 
 
-def test_large_numbers_are_no_fault_while_they_are_finite() -> None:
-    huge = changed("hidden.weight", torch.full_like(SENT.weights["hidden.weight"], 3e38))
-    assert fault_of(TASK, SENT, answer(SENT, weights=huge)) == ""
+@pytest.mark.parametrize("value", [3e38, -1e30, 1.1e6])
+def test_values_that_no_training_reaches_are_a_fault(value: float) -> None:
+    fault = fault_of(TASK, SENT, answer(SENT, weights=spoilt("hidden.weight", value)))
+    assert fault == f"tensor `hidden.weight` holds values up to {abs(value):.3g}, " + (
+        "expected at most 1e+06"
+    )
+
+
+def test_how_large_values_may_be_goes_by_the_server_and_by_what_they_are() -> None:
+    """Statistics of inputs that nobody scaled are large, and do no harm."""
+    for name, value in (("hidden.weight", 9e5), ("norm.running_var", 9e11)):
+        assert fault_of(TASK, SENT, answer(SENT, weights=spoilt(name, value))) == ""
+        larger = answer(SENT, weights=spoilt(name, 50 * value))
+        assert "expected at most" in fault_of(TASK, SENT, larger)
+        assert fault_of(TASK, SENT, larger, largest=50.0) == ""
 
 
 def test_a_client_may_train_less_than_it_received() -> None:

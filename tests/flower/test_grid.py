@@ -201,6 +201,25 @@ def test_no_number_of_a_client_ends_a_run(value: float, tmp_path: Path) -> None:
     assert (lines[5]["trained"]["loss"] is None) == (not is_lost)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "subflot", "flado", "fedamp"])
+def test_one_absurd_upload_leaves_the_run_as_if_it_had_not_come(name: str, tmp_path: Path) -> None:
+    method = make(name)
+
+    def change(part: int, round: int, reply: Message) -> Message:
+        if (round, part) == (1, 2):
+            arrays = reply.content.array_records["arrays"]
+            for key in list(arrays):
+                arrays[key] = Array(np.full_like(arrays[key].numpy(), 1e30))
+        return reply
+
+    grid = OddGrid(app_of(method, tmp_path / "flower"), change=change)
+    run_on_grid(method, tmp_path / "flower", grid=grid)
+    assert [line["num_rejected"] for line in metrics_of(tmp_path / "flower")] == [1, 0, 0]
+    own = run_rounds(method, tmp_path / "own", clients=accepted(tmp_path, (1, 2)))
+    ours, theirs = final_state(own).weights, final_state(tmp_path / "flower").weights
+    assert all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
+
+
 def test_a_server_that_dies_in_a_round_does_it_again_with_the_memory_from_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

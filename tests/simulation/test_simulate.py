@@ -337,6 +337,50 @@ def test_a_bad_upload_is_dropped_and_counted_and_the_history_stays(
     assert [file for file in changed if file != "manifest"] == ["metrics.jsonl"]
 
 
+def filled(value: float) -> Callable[[Upload], Upload]:
+    """Put one value everywhere into the layers that no norm follows."""
+
+    def act(upload: Upload) -> Upload:
+        odd = {n: torch.full_like(upload.weights[n], value) for n in ("hidden.weight", "head.bias")}
+        return replace(upload, weights={**upload.weights, **odd})
+
+    return act
+
+
+@pytest.mark.parametrize("value", [1e30, 3e38])
+def test_an_upload_that_would_make_the_model_overflow_is_left_out(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_round_two(monkeypatch, 2, filled(value))
+    lines = metrics_of(run_rounds(make("subflot"), tmp_path))
+    assert [line["num_rejected"] for line in lines] == [0, 1, 0]
+    assert f"holds values up to {value:.3g}" in lines[1]["clients"]["fault"][2]
+
+
+@pytest.mark.parametrize(("value", "why"), [(1e18, "overflows"), (3e38, "holds NaN or infinity")])
+def test_a_merged_model_that_overflows_is_not_saved_and_the_round_before_stands(
+    value: float, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = run_rounds(make("subflot"), tmp_path / "own")
+    aggregate = SubFLOT.aggregate
+
+    def poisoned(*args: Any) -> Any:
+        after = aggregate(*args)
+        grown = {n: t * value for n, t in after.weights.items()}
+        return replace(after, weights=grown) if args[-1].round == 2 else after
+
+    monkeypatch.setattr(SubFLOT, "aggregate", poisoned)
+    in_round_two(monkeypatch, 1, lambda upload: filled(9e5)(upload))
+    for _ in range(2):
+        with pytest.raises(SubflotError, match=rf"round 2 is not saved: .* {why}; ") as error:
+            run_rounds(make("subflot"), tmp_path / "hit")
+        assert "came from client 1 (9e+05), client " in str(error.value)
+        assert "round 1 stands" in error.value.hint
+    monkeypatch.undo()
+    run_rounds(make("subflot"), tmp_path / "hit")
+    assert differing(own, tmp_path / "hit") == []
+
+
 def test_a_round_with_too_few_good_uploads_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,13 +15,26 @@ from subflot.task import Task
 from subflot.weights import Weights
 
 MOST_EXAMPLES = 10**12
+MOST_GROWTH = 1e6
+"""How many times the server's largest value, or 1, a trained value may be.
+
+No training that goes well comes near it; one value beyond makes the merged model overflow."""
+MOST_STATISTIC = 1e12
+"""The same for what norm layers count, which goes with the square of the inputs' scale."""
 
 
-def fault_of(task: Task, download: Download, upload: Upload) -> str:
+def fault_of(task: Task, download: Download, upload: Upload, largest: float = 1.0) -> str:
     """Say what is wrong with an upload; nothing, if it may be merged.
 
-    It must hold the tensors that the client received, finite and of the same types. Their shapes
-    are those of the channels that it says it kept, or as received where nobody named channels.
+    It must hold the tensors that the client received, finite, of the same types and not absurdly
+    large. Their shapes are those of the channels that it says it kept, or as received where nobody
+    named channels.
+
+    Args:
+        task: the model.
+        download: what the client received; shapes and types alone are looked at.
+        upload: what came back.
+        largest: the largest value in the server's model.
     """
     count = upload.num_examples
     if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < MOST_EXAMPLES:
@@ -41,10 +54,14 @@ def fault_of(task: Task, download: Download, upload: Upload) -> str:
         shape = _shape(sent, task.channels.axes[name], sizes) if is_named else tuple(sent.shape)
         if tuple(tensor.shape) != shape:
             return f"tensor `{name}` has shape {tuple(tensor.shape)}, expected {shape}"
-    for part in (upload.weights, upload.extras):
-        name = _not_finite(part)
-        if name:
+    for name, tensor in (*upload.weights.items(), *upload.extras.items()):
+        if not math.isfinite(largest_value({name: tensor})):
             return f"tensor `{name}` holds NaN or infinity"
+    for name, tensor in upload.weights.items():
+        growth = MOST_GROWTH if name in task.parameters else MOST_STATISTIC
+        most, found = growth * max(1.0, largest), largest_value({name: tensor})
+        if found > most:
+            return f"tensor `{name}` holds values up to {found:.3g}, expected at most {most:.3g}"
     if not all(math.isfinite(value) for value in upload.metrics.values()):
         return "its metrics hold NaN or infinity"
     return ""
@@ -73,13 +90,16 @@ def _shape(
     )
 
 
-def _not_finite(weights: Weights) -> str:
-    for name, tensor in weights.items():
-        # One pass without a mask of the tensor's size: a sum is finite only if its parts are.
-        if (
-            tensor.is_floating_point()
-            and not torch.isfinite(tensor.sum())
-            and not tensor.isfinite().all()
-        ):
-            return name
-    return ""
+def largest_value(weights: Weights) -> float:
+    """Return the largest fractional value, without its sign; NaN if there is one.
+
+    Example:
+        >>> largest_value({"a": torch.tensor([1.0, -3.0]), "n": torch.tensor([7])})
+        3.0
+    """
+    found = [0.0]
+    for tensor in weights.values():
+        if tensor.is_floating_point() and tensor.numel():
+            low, high = tensor.aminmax()  # One pass without a mask of the tensor's size.
+            found += [-float(low), float(high)]
+    return math.nan if any(map(math.isnan, found)) else max(found)

@@ -1,20 +1,25 @@
 """The server's part in a round: what a client receives, and what becomes of its answer."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from subflot.algorithms.base import Algorithm, Arrival, Client, Download, State, Turn, Upload
-from subflot.algorithms.check import fault_of
+from subflot.algorithms.check import fault_of, largest_value
 from subflot.channels import Channels
 from subflot.errors import SubflotError
+from subflot.seeding import generator
 from subflot.simulation.part import Answer, Clock
 from subflot.simulation.store import Manifest, Store, flattened, joined
 from subflot.task import Task
-from subflot.training import Measurement
+from subflot.training import Measurement, recalibrate
 from subflot.weights import num_bytes, read_weights, write_weights
+
+EXAMPLES = 4
+"""Made inputs on which a merged model is tried."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Report:
     """`history`, `memory`: what was written for the next round."""
     fault: str = ""
     """Why the upload was not merged; nothing if it was."""
+    largest: float = 0.0
+    """The largest value in the upload."""
 
 
 class Server:
@@ -44,6 +51,7 @@ class Server:
         self.algorithm, self.task = algorithm, task
         self.store = Store(folder)
         self._before: tuple[int, Manifest, State] | None = None
+        self._largest = 0.0
 
     def before(self, round: int) -> tuple[Manifest, State]:
         """Return what stood before a round; it is read once for all clients of the round."""
@@ -52,6 +60,7 @@ class Server:
             if manifest is None or manifest.round != round - 1:
                 raise SubflotError(f"round {round} has no round before it in {self.store.folder}")
             self._before = (round, manifest, self.store.state(manifest))
+            self._largest = largest_value(self._before[2].weights)
         return self._before[1:]
 
     def offer(self, client: Client, turn: Turn) -> Download:
@@ -65,9 +74,10 @@ class Server:
         Of the download, only the shapes of its weights are looked at.
         """
         upload, clock = answer.upload, Clock(answer.seconds)
-        fault, files, metrics = fault_of(self.task, download, upload), {}, upload.metrics
+        _, state = self.before(turn.round)
+        fault = fault_of(self.task, download, upload, self._largest)
+        files, metrics = {}, upload.metrics
         if not fault:
-            _, state = self.before(turn.round)
             with clock.phase("align"):
                 placed = self.algorithm.place(self.task, state, client, upload, turn)
                 metrics = placed.metrics
@@ -94,7 +104,38 @@ class Server:
             clock.seconds,
             files,
             fault,
+            largest_value(upload.weights),
         )
+
+    @torch.no_grad()
+    def check(self, state: State, reports: Sequence[Report], round: int) -> None:
+        """Raise an error if a merged state must not be saved: clients could not go on from it."""
+        if not math.isfinite(largest_value({**state.weights, **state.extras})):
+            fault = "holds NaN or infinity"
+        elif self.algorithm.has_global and self._overflows(state):
+            fault = "overflows"
+        else:
+            return
+        good = sorted((r for r in reports if not r.fault), key=lambda r: -r.largest)
+        named = ", ".join(f"client {r.client.id} ({r.largest:.3g})" for r in good[:3])
+        raise SubflotError(
+            f"round {round} is not saved: the merged model {fault}; "
+            f"the largest values came from {named or 'nobody'}",
+            hint=f"round {round - 1} stands, and the same command goes on after it: leave out a "
+            "client whose values stick out; if all are large, training may have diverged, and a "
+            "lower learning_rate or max_norm=1 often helps",
+        )
+
+    def _overflows(self, state: State) -> bool:
+        """Say whether a model gives no finite answers to inputs of ordinary size."""
+        example = self.task.example
+        inputs = example
+        if example.is_floating_point():
+            shape = (EXAMPLES, *example.shape[1:])
+            inputs = torch.randn(shape, generator=generator(0, "overflow")).to(example)
+        with self.task.lend(state.weights) as model:
+            recalibrate(self.task, model, inputs)
+            return not bool(model.eval()(inputs.to(self.task.device)).isfinite().all())
 
     def _send(self, client: Client, upload: Upload) -> None:
         parts = {"weights": upload.weights, "kept": upload.kept, "extras": upload.extras}

@@ -250,6 +250,7 @@ class _Loop:
         for _ in arrivals:  # A method may have looked at none.
             pass
         self._check(reports, turn)
+        server.check(after, reports, turn.round)
         manifest = Manifest(
             turn.round,
             {**now.history, **_files(reports, "history")},
