@@ -18,7 +18,7 @@ from subflot.algorithms import make
 from subflot.algorithms.base import Arrival, Client, ClientContext, Download, State, Turn, Upload
 from subflot.channels import take
 from subflot.channels.keep import largest, prefix
-from subflot.channels.scale import keep_scale
+from subflot.channels.scale import keep_scale, undo_scale
 from subflot.errors import SubflotError
 from subflot.task import LocalTraining, Task
 from subflot.weights import Weights
@@ -48,7 +48,7 @@ def model_at(rate: float, seed: int) -> dict[str, Tensor]:
 
 def at_work(history: Sequence[int] = (0, 1, 2)) -> State:
     """A server with a global model, and with what some clients last returned."""
-    start = make("subflot").start(task(), ROWS, TURN)
+    start = make("subflot-plus").start(task(), ROWS, TURN)
     last = {client: model_at(RATES[client], 10 + client) for client in history}
     return State(model_at(0.0, 5), start.extras, last)
 
@@ -347,6 +347,38 @@ def test_a_history_is_read_in_the_scale_of_the_full_model() -> None:
         s: index.tolist() for s, index in order.items()
     }
     assert_same(sent.weights, known.history[client.id], **DOUBLE)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "is_personal"),
+    [
+        ((1.0, -1.0), (1.0, 1.0), True),  # They agree on features and want other outputs.
+        ((1.0, 1.0), (1.0, -1.0), False),
+        ((1.0, 0.9), (1.0, 0.8), False),
+        ((1.0, 0.8), (1.0, 0.9), True),
+    ],
+)
+def test_a_head_is_personal_if_clients_agree_less_on_it_than_on_the_rest(
+    head: tuple[float, ...], body: tuple[float, ...], is_personal: bool
+) -> None:
+    method, state, way = make("subflot-plus"), replace(at_work(), history={}), model_at(0.0, 40)
+    first, arrivals = Turn(1, 5, 0), []
+    for client in (Client(0, 0.0), Client(1, 0.5)):
+        sent = method.download(task(), state, client, first)
+        step = take(way, task().channels, sent.kept)
+        moved = {
+            name: tensor + 0.01 * (head if name.startswith("4.") else body)[client.id] * step[name]
+            for name, tensor in undo_scale(sent.weights, task().channels).items()
+        }
+        upload = Upload(keep_scale(moved, task().channels), 10, sent.kept)
+        arrivals.append(Arrival(client, method.place(task(), state, client, upload, first)))
+    after = method.aggregate(task(), state, iter(arrivals), first)
+    own = model_at(0.5, 11)
+    known = replace(after, history={1: keep_scale(own, task().channels)})
+    found = undo_scale(method.download(task(), known, ROWS[1], TURN).weights, task().channels)
+    for name in ("4.weight", "4.bias"):
+        assert torch.allclose(found[name], own[name], rtol=1e-12) == is_personal
+    assert not torch.allclose(found["2.bias"], own["2.bias"])
 
 
 def test_spread_places_give_every_channel_about_as_many_owners() -> None:

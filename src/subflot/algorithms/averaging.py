@@ -1,6 +1,6 @@
 """Ways to merge uploads into a global model. All take them one by one and hold sums only."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -24,6 +24,21 @@ def owner_average(
     """Average each entry over the clients that trained it, by their examples; keep the rest.
 
     Counters, which hold no fractions, are those of the global model.
+    """
+    return owner_mean(weights, owner_sums(weights, channels, arrivals, restrict))
+
+
+@torch.no_grad()
+def owner_sums(
+    weights: Weights,
+    channels: ChannelMap,
+    arrivals: Iterable[Arrival],
+    restrict: Restriction | None = None,
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Add up uploads by their examples.
+
+    Returns for each tensor the sum, and the examples of those who own each entry, of length one
+    along axes without channels.
     """
     total: dict[str, Tensor] = {}
     # Examples behind each entry: of those who own a tensor whole, and of the others.
@@ -49,10 +64,18 @@ def owner_average(
             if name not in mass:
                 mass[name] = value.new_zeros(_lengths(name, weights, channels), dtype=torch.float64)
             add_at(mass[name], where, counted.to(torch.float64), share)
-    merged = dict(weights)
+    sums = {}
     for name, summed in total.items():
         examples = mass.get(name, summed.new_zeros((), dtype=torch.float64))
-        examples = examples + everywhere.get(name, 0.0)
+        sums[name] = (summed, examples + everywhere.get(name, 0.0))
+    return sums
+
+
+@torch.no_grad()
+def owner_mean(weights: Weights, sums: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Divide sums by the examples behind each entry; what nobody owns stays as it is."""
+    merged = dict(weights)
+    for name, (summed, examples) in sums.items():
         mean = summed / examples.clamp(min=1e-300).to(summed)
         merged[name] = torch.where(examples > 0, mean, weights[name])
     return merged

@@ -16,13 +16,13 @@ their inputs are cut, a light penalty, and one plan for both directions: what a 
 returns to the places that it was extracted from.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 
-from subflot.algorithms.averaging import owner_average
+from subflot.algorithms.averaging import owner_mean, owner_sums
 from subflot.algorithms.base import (
     Algorithm,
     Arrival,
@@ -34,7 +34,7 @@ from subflot.algorithms.base import (
     Turn,
     Upload,
 )
-from subflot.channels import Channels, take
+from subflot.channels import ChannelMap, Channels, take
 from subflot.channels.keep import largest, prefix, random, window
 from subflot.channels.scale import keep_scale, undo_scale
 from subflot.errors import SubflotError
@@ -76,6 +76,10 @@ class SubFLOT(Algorithm):
             OTA).
         scale: whether a layer whose inputs are cut is multiplied by what it lost, on the client
             (`subflot.channels.scale`); the server keeps all models in the scale of the full one.
+        head: whether the layer that makes the outputs is `shared` like every other, `personal`
+            (alpha is zero there), or `auto`: personal if in the first round, when all clients start
+            alike, their updates of it agreed less than those of the rest of the network, as with
+            labels that differ from client to client.
         places: where a client without a history begins: with the `first` channels, which all
             clients share, or `spread` evenly, so that every channel has about as many owners.
         proxy: what stands for a client: its `history`, or the `prefix`, largest (`magnitude`) or a
@@ -96,6 +100,7 @@ class SubFLOT(Algorithm):
     extract: Literal["transport", "prefix"] = "transport"
     merge: Literal["transport", "extraction", "position"] = "transport"
     scale: bool = False
+    head: Literal["shared", "personal", "auto"] = "shared"
     places: Literal["first", "spread"] = "first"
     proxy: Literal["history", "prefix", "magnitude", "random"] = "history"
 
@@ -120,6 +125,8 @@ class SubFLOT(Algorithm):
     def start(self, task: Task, clients: Sequence[Client], turn: Turn) -> State:
         rates = torch.tensor([client.pruning_rate for client in clients], dtype=torch.float64)
         extras = {"rate_spread": rates.std(correction=0), "disagreement": torch.tensor(0.5)}
+        if self.head == "auto":
+            extras["is_head_personal"] = torch.tensor(False)
         return State(task.initial, extras)
 
     # ----- OTP, on the server
@@ -141,6 +148,8 @@ class SubFLOT(Algorithm):
             if self.merge == "extraction":
                 kept = prefix(task.channels, client.pruning_rate)
         anchor = fuse(part, own, self._global_share(state))
+        if self._is_head_personal(state):
+            anchor |= {name: own[name] for name in head_of(task.channels)}
         extras = {}
         if self.penalty_weight == "auto":
             extras["penalty_weight"] = state.extras["rate_spread"] / USUAL_SPREAD
@@ -182,6 +191,11 @@ class SubFLOT(Algorithm):
             return self.global_share
         disagreement = float(state.extras["disagreement"])
         return MOST_SHARE - (MOST_SHARE - LEAST_SHARE) * disagreement
+
+    def _is_head_personal(self, state: State) -> bool:
+        if self.head != "auto":
+            return self.head == "personal"
+        return bool(state.extras["is_head_personal"])
 
     def _align(self, task: Task, source: Weights, target: Weights) -> Alignment:
         return align(
@@ -233,28 +247,52 @@ class SubFLOT(Algorithm):
                 alignment.weights, upload.weights, task.channels, parameters=task.parameters
             )
             placed = replace(placed, metrics={**upload.metrics, "delta_ot": moved})
-        if self.global_share != "auto":
+        if not self._is_watched(turn):
             return placed
         before = take(state.weights, task.channels, placed.kept)
-        length = _squared_length(placed.weights, before, task.parameters)
-        return replace(placed, metrics={**placed.metrics, "update": length})
+        lengths = {
+            f"update_{part}": _squared_length(placed.weights, before, names)
+            for part, names in _parts(task).items()
+        }
+        return replace(placed, metrics={**placed.metrics, **lengths})
+
+    def _is_watched(self, turn: Turn) -> bool:
+        """Whether something depends on how far the updates of this round agree."""
+        return self.global_share == "auto" or (self.head == "auto" and turn.round == 1)
 
     def aggregate(self, task: Task, state: State, arrivals: Iterable[Arrival], turn: Turn) -> State:
-        lengths: list[tuple[int, float]] = []
+        examples: list[int] = []
+        lengths: dict[str, list[float]] = {part: [] for part in _parts(task)}
 
         def watched() -> Iterator[Arrival]:
             for arrival in arrivals:
                 upload = arrival.upload
-                lengths.append((upload.num_examples, upload.metrics.get("update", 0.0)))
+                examples.append(upload.num_examples)
+                for part, found in lengths.items():
+                    found.append(upload.metrics.get(f"update_{part}", 0.0))
                 yield arrival
 
-        weights = owner_average(state.weights, task.channels, watched())
+        sums = owner_sums(state.weights, task.channels, watched())
+        weights = owner_mean(state.weights, sums)
         extras = dict(state.extras)
-        if self.global_share == "auto" and lengths:
-            mean = sum(n * length for n, length in lengths) / sum(n for n, _ in lengths)
-            merged = _squared_length(weights, state.weights, task.parameters)
-            disagreement = 1 - merged / mean if mean else 0.5
-            extras["disagreement"] = torch.tensor(min(1.0, max(0.0, disagreement)))
+        if examples and self._is_watched(turn):
+            total = {
+                part: sum(n * length for n, length in zip(examples, found, strict=True))
+                for part, found in lengths.items()
+            }
+            if self.global_share == "auto":
+                mean = sum(total.values()) / sum(examples)
+                left = _squared_length(weights, state.weights, task.parameters)
+                disagreement = 1 - left / mean if mean else 0.5
+                extras["disagreement"] = torch.tensor(min(1.0, max(0.0, disagreement)))
+            if self.head == "auto" and turn.round == 1:
+                owned = {
+                    part: _owned_length(weights, state.weights, names, sums)
+                    for part, names in _parts(task).items()
+                }
+                # The shares of the updates that are left in their mean, without dividing by zero.
+                is_personal = owned["head"] * total["body"] < owned["body"] * total["head"]
+                extras["is_head_personal"] = torch.tensor(is_personal)
         return State(weights, extras)
 
 
@@ -275,6 +313,7 @@ class SubFLOTPlus(SubFLOTPartial):
     penalty_weight: float | Literal["auto"] = 0.01
     merge: Literal["transport", "extraction", "position"] = "extraction"
     scale: bool = True
+    head: Literal["shared", "personal", "auto"] = "auto"
 
 
 def extracted_from(alignment: Alignment) -> Channels:
@@ -298,10 +337,40 @@ def matched(task: Task, weights: Weights, alignment: Alignment) -> Channels:
     return kept
 
 
-def _squared_length(weights: Weights, before: Weights, parameters: frozenset[str]) -> float:
+def head_of(channels: ChannelMap) -> frozenset[str]:
+    """Name the tensors that make the outputs of a model."""
+    outputs = {space for space, reason in channels.frozen.items() if reason.text == "output"}
+    return frozenset(
+        name
+        for name, axes in channels.axes.items()
+        if any(segment.space in outputs for segments in axes for segment in segments or ())
+    )
+
+
+def _parts(task: Task) -> dict[str, frozenset[str]]:
+    """The parameters that make the outputs, and the others."""
+    head = head_of(task.channels) & task.parameters
+    return {"head": head, "body": task.parameters - head}
+
+
+def _squared_length(weights: Weights, before: Weights, names: frozenset[str]) -> float:
     """Sum the squares of what changed."""
     return sum(
         float(torch.linalg.vector_norm(tensor - before[name])) ** 2
         for name, tensor in weights.items()
-        if name in parameters
+        if name in names
+    )
+
+
+def _owned_length(
+    weights: Weights,
+    before: Weights,
+    names: frozenset[str],
+    sums: Mapping[str, tuple[torch.Tensor, torch.Tensor]],
+) -> float:
+    """Sum the squares of what changed, each as often as there are examples behind it."""
+    return sum(
+        float(((weights[name] - before[name]).double().square() * sums[name][1]).sum())
+        for name in weights
+        if name in names and name in sums
     )
