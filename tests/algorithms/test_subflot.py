@@ -48,7 +48,7 @@ def model_at(rate: float, seed: int) -> dict[str, Tensor]:
 
 def at_work(history: Sequence[int] = (0, 1, 2)) -> State:
     """A server with a global model, and with what some clients last returned."""
-    start = make("subflot-plus").start(task(), ROWS, TURN)
+    start = make("subflot-plus", head="auto").start(task(), ROWS, TURN)
     last = {client: model_at(RATES[client], 10 + client) for client in history}
     return State(model_at(0.0, 5), start.extras, last)
 
@@ -361,7 +361,8 @@ def test_a_history_is_read_in_the_scale_of_the_full_model() -> None:
 def test_a_head_is_personal_if_clients_agree_less_on_it_than_on_the_rest(
     head: tuple[float, ...], body: tuple[float, ...], is_personal: bool
 ) -> None:
-    method, state, way = make("subflot-plus"), replace(at_work(), history={}), model_at(0.0, 40)
+    method, way = make("subflot-plus", head="auto"), model_at(0.0, 40)
+    state = replace(at_work(), history={})
     first, arrivals = Turn(1, 5, 0), []
     for client in (Client(0, 0.0), Client(1, 0.5)):
         sent = method.download(task(), state, client, first)

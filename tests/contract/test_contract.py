@@ -43,7 +43,7 @@ pytestmark = pytest.mark.parametrize("name", ALGORITHMS)
 NEUTRAL: Mapping[str, Mapping[str, Any] | str] = {
     "subflot": {"global_share": 1.0, "penalty_weight": 0.0},
     "subflot-partial": {"global_share": 1.0, "penalty_weight": 0.0},
-    "subflot-plus": {"global_share": 1.0, "penalty_weight": 0.0, "head": "shared"},
+    "subflot-plus": {"global_share": 1.0, "penalty_weight": 0.0},
     "fedavg": {},
     "fedavg-full": {},
     "fedprox": {"proximal_weight": 0.0},

@@ -313,7 +313,6 @@ class SubFLOTPlus(SubFLOTPartial):
     penalty_weight: float | Literal["auto"] = 0.01
     merge: Literal["transport", "extraction", "position"] = "extraction"
     scale: bool = True
-    head: Literal["shared", "personal", "auto"] = "auto"
 
 
 def extracted_from(alignment: Alignment) -> Channels:
