@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +102,64 @@ def test_a_name_inside_an_admitted_one_is_refused() -> None:
     content = b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93."
     with pytest.raises(SubflotError, match=r"numpy\.ndarray\.tofile"):
         load_plain(content, PATH, "batch")
+
+
+def dtype(name: bytes, state: bytes) -> bytes:
+    return b"cnumpy\ndtype\n(U" + bytes([len(name)]) + name + b"K\x00K\x01tR" + state
+
+
+PLAIN = b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+OBJECTS = b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb"
+FIELDS = b"(K\x03U\x01|N(U\x01atq\x01}U\x01a" + dtype(b"O8", b"") + b"K\x00\x86sK\x08K\x01K\x00tb"
+
+
+HOSTILE = [
+    dtype(b"O8", PLAIN),  # Objects, of which it says that they are none.
+    dtype(b"O8", OBJECTS),
+    dtype(b"O", b""),
+    dtype(b"V8", FIELDS),
+    dtype(b"u8", OBJECTS),
+    dtype(b"u8", FIELDS),
+    dtype(b"u8", PLAIN.replace(b"|", b"O")),
+    dtype(b"u1", PLAIN),  # Eight bytes for one.
+    b"U\x02u8",
+    b"N",
+]
+READ_ALL = """
+import sys
+from pathlib import Path
+from subflot.data.pickles import load_plain
+from subflot.errors import SubflotError
+for line in sys.stdin:
+    try:
+        print(load_plain(bytes.fromhex(line), Path("cifar.tar.gz"), "batch"), flush=True)
+    except SubflotError as error:
+        print(str(error).partition("\\n")[0], flush=True)
+"""
+
+
+def test_bytes_never_become_addresses() -> None:
+    """In a process of its own: where this goes wrong there is nobody to say so."""
+    start = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
+    ends = [b"(K\x01K\x01\x85" + kind + b"\x89U\x08AAAAAAAAtb." for kind in HOSTILE]
+    given_lines = "".join(f"{(start + end).hex()}\n" for end in ends)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL], input=given_lines, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(HOSTILE)
+    wanted = "cifar.tar.gz: cannot unpickle `batch` (ValueError: a"
+    assert [line for line in lines if not line.startswith(wanted)] == []
+
+
+def test_numbers_of_either_byte_order_are_read() -> None:
+    for name in ("<i4", ">i4", "<f8", ">u2", "?"):
+        array = np.array([[1, 2], [0, 1]], name)
+        for protocol in PROTOCOLS:
+            found = load_plain(pickle.dumps(array, protocol), PATH, "batch")
+            assert found.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+            assert np.array_equal(found, array)
 
 
 def test_what_would_fill_the_memory_is_not_made() -> None:

@@ -1,10 +1,11 @@
 """Pickles from strangers: arrays and plain containers come out, anything else is refused.
 
-A pickle names the functions that it wants called. Here it gets the few that rebuild an array, and
-where one of these would do more than that, a narrow one of our own in its place.
+A pickle names the functions that it wants called. Here it gets narrow ones of our own in the place
+of the few that rebuild an array, and no other; numpy's never see what a pickle says.
 """
 
 import io
+import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 
 from subflot.data.archives import damaged
 from subflot.errors import SubflotError
+
+NUMBERS = frozenset(["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8", "b1"])
+"""Types of arrays that are read, as numpy calls them."""
 
 
 def load_plain(content: bytes, path: Path, member: str) -> Any:
@@ -36,14 +40,58 @@ class _Refused(Exception):  # noqa: N818 - it is raised as what it says
     pass
 
 
+class _Type:
+    """Stands in for `numpy.dtype`: the name and byte order of a plain number, never a layout.
+
+    With numpy's own a pickle could declare its bytes to be addresses of objects.
+    """
+
+    def __init__(self, name: object, align: object = 0, copy: object = 0) -> None:
+        text = name.decode("ascii") if isinstance(name, bytes) else name
+        if text not in NUMBERS:
+            raise ValueError(f"arrays of {name!r} are not read")
+        self.dtype = np.dtype(text)
+
+    def __setstate__(self, state: object) -> None:
+        """Take the byte order; all else is the same for every plain number."""
+        if not isinstance(state, tuple) or state[2:] != (None, None, None, -1, -1, 0):
+            raise ValueError("an array is not of a plain type")
+        order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
+        if order not in ("<", ">", "|"):
+            raise ValueError(f"an array has the byte order {order!r}")
+        self.dtype = np.dtype(f"{order}{self.dtype.str[1:]}")
+
+
+class _Array(np.ndarray[Any, Any]):
+    """An array that takes only bytes that are as many as its shape and plain type want."""
+
+    def __setstate__(self, state: object, /) -> None:
+        if not isinstance(state, tuple) or len(state) != 5:
+            raise ValueError("an array has another state")
+        _, shape, kind, is_turned, content = state
+        dtype = _checked(content, kind, shape)
+        super().__setstate__((1, shape, dtype, bool(is_turned), content))  # type: ignore[arg-type]
+
+
+def _checked(content: object, kind: object, shape: object) -> np.dtype[Any]:
+    """Return an array's type, if bytes, type and shape agree."""
+    if not isinstance(content, bytes | bytearray) or not isinstance(kind, _Type):
+        raise ValueError("an array does not hold bytes of a plain type")
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"an array has the shape {shape!r}")
+    if len(content) != math.prod(shape) * kind.dtype.itemsize:
+        raise ValueError(f"an array of shape {shape} has {len(content)} bytes")
+    return kind.dtype
+
+
 def _empty_array(kind: object, shape: object, dtype: object) -> NDArray[Any]:
     """Stand in for numpy's `_reconstruct`, which is always called like this; values follow."""
-    return np.ndarray((0,), np.uint8)
+    return _Array((0,), np.uint8)
 
 
-def _array(buffer: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> NDArray[Any]:
+def _array(content: Any, kind: object, shape: Any, order: Any) -> NDArray[Any]:
     """Stand in for numpy's `_frombuffer`, of protocol 5."""
-    return np.frombuffer(buffer, dtype).reshape(shape, order=order)
+    return np.frombuffer(content, _checked(content, kind, shape)).reshape(shape, order=order)
 
 
 def _latin1(text: str, encoding: str = "latin1") -> bytes:
@@ -59,7 +107,7 @@ def _no_bytes() -> bytes:
 _ADMITTED: dict[tuple[str, str], Callable[..., Any] | None] = {
     ("__builtin__", "bytes"): _no_bytes,
     ("_codecs", "encode"): _latin1,
-    ("numpy", "dtype"): np.dtype,
+    ("numpy", "dtype"): _Type,
     ("numpy", "ndarray"): None,  # Only ever handed to `_reconstruct`.
     **{
         (f"{core}.{module}", name): function
