@@ -1,8 +1,10 @@
 """Archives are read by name; damaged and hostile ones are one clear error each."""
 
 import gzip
+import io
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -141,6 +143,69 @@ def test_absurd_sizes_are_refused_before_anything_is_unpacked(
         ZipReader(zip_file(tmp_path / "a.zip", bomb))
     with pytest.raises(SubflotError, match=r"declares .* bytes"):
         read_tar(tar_file(tmp_path / "a.tar.gz", bomb), ["zeros"])
+
+
+def block(kind: bytes, size: int, name: str = "top/a.txt") -> bytes:
+    """A header of a tar file."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+LONG = [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE]
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_header_is_bounded_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
+    """Sixty megabytes of zeros are sixty kilobytes in the file."""
+    path = tmp_path / "a.tar.gz"
+    size = 60 * 2**20
+    path.write_bytes(gzip.compress(block(kind, size) + bytes(size) + bytes(1024), 1))
+    tracemalloc.start()
+    with pytest.raises(SubflotError, match=r"a header declares 62,914,560 bytes"):
+        read_tar(path, ["top/a.txt"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_headers_without_end_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: bytes
+) -> None:
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(block(kind, 512) + b"9 a=bcde\n".ljust(512, b"\0"), 1) * 5000)
+    with pytest.raises(SubflotError, match=r"a\.tar\.gz"):
+        read_tar(path, ["top/a.txt"])
+    monkeypatch.setattr(archives, "HEADERS", 30)
+    path.write_bytes(gzip.compress(block(tarfile.REGTYPE, 0), 1) * 50)
+    with pytest.raises(SubflotError, match=r"more than 30 headers"):
+        read_tar(path, ["top/a.txt"])
+
+
+def test_a_long_name_is_read_and_a_sparse_member_is_not(tmp_path: Path) -> None:
+    for style in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        name = "top/" + 300 * "a"
+        with tarfile.open(tmp_path / "a.tar.gz", "w:gz", format=style) as archive:
+            info = tarfile.TarInfo(name)
+            info.size = 3
+            archive.addfile(info, io.BytesIO(b"abc"))
+        assert read_tar(tmp_path / "a.tar.gz", [name]) == {name: b"abc"}
+    content = block(tarfile.GNUTYPE_SPARSE, 512) + bytes(2048)
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(SubflotError, match="a member is sparse"):
+        read_tar(tmp_path / "a.tar.gz", ["top/a.txt"])
+
+
+def test_what_follows_the_last_member_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tar_file(tmp_path / "a.tar.gz", MEMBERS)
+    path.write_bytes(path.read_bytes() + gzip.compress(bytes(5 * 2**20)))
+    assert read_tar(path, list(MEMBERS)) == MEMBERS
+    monkeypatch.setattr(archives, "TRAILING_BYTES", 2**22)
+    with pytest.raises(SubflotError, match="follow its last member"):
+        read_tar(path, list(MEMBERS))
 
 
 def test_a_zip_never_gives_more_than_it_declares(tmp_path: Path) -> None:

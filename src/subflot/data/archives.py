@@ -17,6 +17,20 @@ from subflot.errors import SubflotError
 
 MEMBER_BYTES = 2 * 2**30
 TOTAL_BYTES = 32 * 2**30
+HEADER_BYTES = 2**16
+"""What one header of a tar file may say beyond a name of a hundred letters."""
+HEADERS = 10**6
+TRAILING_BYTES = 2**24
+"""Zeros behind the last member of a tar file; they fill up its last record."""
+BLOCK = 2**20
+LONG_TYPES = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Headers that are followed by more of themselves, which tarfile reads at once."""
 
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError)
 _UNREADABLE = (*_BROKEN, RuntimeError, NotImplementedError)  # Encrypted, or compressed oddly.
@@ -86,9 +100,10 @@ def read_tar(
     """Read members of a .tar.gz file in one pass; those `wanted` must be there."""
     found: dict[str, bytes] = {}
     try:
-        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        with gzip.open(path) as stream, _tar(stream) as archive:
             total = 0
-            for member in archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # It would remember them all.
                 _check(path, member.name, member.size, not (member.isfile() or member.isdir()))
                 total += member.size
                 if total > TOTAL_BYTES:
@@ -98,14 +113,44 @@ def read_tar(
                     content = archive.extractfile(member)
                     found[name] = content.read() if content else b""
             # The checksum stands behind the last block, which tarfile need not have reached.
-            while stream.read(2**20):
-                pass
-    except _BROKEN as error:
+            for _ in range(TRAILING_BYTES // BLOCK):
+                if not stream.read(BLOCK):
+                    break
+            else:
+                raise damaged(path, f"more than {TRAILING_BYTES:,} bytes follow its last member")
+    except (*_BROKEN, RecursionError) as error:  # A header may announce a header without end.
         raise damaged(path, f"cannot be read as a tar.gz file ({error})") from error
     for name in wanted:
         if name not in found:
             raise damaged(path, f"there is no `{name}` in it")
     return found
+
+
+class _Header(tarfile.TarInfo):
+    """A header that is looked at before more is read on its word."""
+
+    def _proc_member(
+        self, archive: "_Tar"
+    ) -> tarfile.TarInfo:  # The way in, made to be overridden.
+        archive.num_headers += 1
+        if archive.num_headers > HEADERS:
+            raise tarfile.ReadError(f"it has more than {HEADERS:,} headers")
+        is_more = self.type in LONG_TYPES
+        if is_more and self.size > HEADER_BYTES:
+            raise tarfile.ReadError(f"a header declares {self.size:,} bytes")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a member is sparse")
+        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
+
+
+class _Tar(tarfile.TarFile):
+    tarinfo = _Header
+    members: list[tarfile.TarInfo]
+    num_headers = 0
+
+
+def _tar(stream: gzip.GzipFile) -> _Tar:
+    return _Tar.open(fileobj=stream, mode="r|")
 
 
 def text(content: bytes, what: str) -> str:
