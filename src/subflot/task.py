@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -46,13 +47,14 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise SubflotError(f"{name} is {getattr(self, name)}", hint=f"at least {least}")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise SubflotError(f"{name} is {value!r}", hint=f"a whole number, at least {least}")
         for name in ("learning_rate", "momentum", "weight_decay", "max_norm"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise SubflotError(
-                    f"{name} is {getattr(self, name)}", hint="zero or a positive number"
-                )
+            value = getattr(self, name)
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number or not 0 <= value < float("inf"):
+                raise SubflotError(f"{name} is {value!r}", hint="zero or a positive number")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,7 @@ class Task:
         device: str = "cpu",
     ) -> "Task":
         """Trace a model; `example` is a batch of its inputs."""
+        check_device(device)
         channels = trace(model, example)
         return cls(model, channels, example[:1], local or LocalTraining(), loss, device)
 
@@ -142,6 +145,17 @@ class Task:
     def __getstate__(self) -> dict[str, object]:
         # Another process fills its own pool.
         return {**self.__dict__, "_idle": {}}
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that torch does not have here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SubflotError(
+            f"device is {device!r}: {reason}", hint="`cpu`, or `cuda` where torch finds a GPU"
+        ) from None
 
 
 def shapes(weights: Weights) -> Shapes:

@@ -298,3 +298,14 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary.csv").write_bytes(b"file,label\n\xff\xfe\n")
     with pytest.raises(SubflotError, match=r"cannot read .*binary\.csv"):
         from_table(tmp_path / "binary.csv")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_no_model_can_learn_from_are_refused(value: float) -> None:
+    inputs = np.zeros((4, 2, 3))
+    inputs[2, 1, 0] = inputs[3, 0, 0] = value
+    for given in (inputs, torch.from_numpy(inputs), list(inputs)):
+        with pytest.raises(
+            SubflotError, match=f"example 2 holds {value}\n.*leave such examples out"
+        ):
+            from_arrays(given, [0, 1, 0, 1])

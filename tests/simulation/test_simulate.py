@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +30,9 @@ from subflot.algorithms.base import Client, ClientContext, Download, Memory, Tur
 from subflot.algorithms.subflot import SubFLOT
 from subflot.data.federated import Examples, FederatedData
 from subflot.errors import SubflotError
-from subflot.results import RunRecord
-from subflot.simulation import simulate
+from subflot.simulation import Round, simulate
+from subflot.simulation.roster import drawn, given
+from subflot.simulation.simulate import _Loop
 from subflot.simulation.store import Store
 from subflot.task import LocalTraining, Task
 from subflot.training import measure, recalibrate, train_locally
@@ -112,9 +112,53 @@ def test_so_many_clients_take_part_as_are_asked_for(tmp_path: Path) -> None:
     assert len({tuple(clients) for clients in taking_part}) > 1
 
 
-def test_more_than_there_are_means_all(tmp_path: Path) -> None:
-    folder = run_rounds(make("fedavg"), tmp_path, per_round=9, rounds=1)
-    assert metrics_of(folder)[0]["clients"]["client"] == [0, 1, 2, 3]
+def test_more_in_a_round_than_there_are_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SubflotError, match=r"per_round is 5\n.*there are 4 clients"):
+        run_rounds(make("fedavg"), tmp_path, per_round=5)
+
+
+def test_rates_for_fewer_clients_than_the_data_has_are_refused(tmp_path: Path) -> None:
+    for roster in (drawn(3, [0.0, 0.5], seed=0), given(3, [0.0, 0.5, 0.5])):
+        with pytest.raises(
+            SubflotError, match=r"among 4 clients, and rates .* for 3\n.*rates for 4"
+        ):
+            run_rounds(make("fedavg"), tmp_path, clients=roster)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 9)), r"\(2, 9\)"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 10, 3)), r"\(2, 10, 4, 4\)"),
+    ],
+)
+def test_a_model_without_an_output_for_every_class_is_refused(
+    model: nn.Module, message: str, tmp_path: Path
+) -> None:
+    task = Task.of(model, torch.zeros(2, 1, 8, 8), LOCAL)
+    match = rf"Sequential returns {message} for 2 examples\n.*has 10 classes"
+    with pytest.raises(SubflotError, match=match):
+        run_rounds(make("fedavg"), tmp_path, task=task)
+
+
+def test_a_model_that_cannot_take_the_inputs_is_refused(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 10))
+    task = Task.of(model, torch.zeros(2, 5), LOCAL)
+    with pytest.raises(
+        SubflotError, match=r"cannot take inputs of shape \(1, 8, 8\) from data set"
+    ):
+        run_rounds(make("fedavg"), tmp_path, task=task)
+
+
+def test_a_method_may_be_given_by_its_name(tmp_path: Path) -> None:
+    args = (tiny_task(), tiny_data(), CLIENTS)
+    (by_name,) = simulate("heterofl", *args, rounds=1, workers=1)
+    (made,) = simulate(make("heterofl"), *args, rounds=1, workers=1)
+    assert by_name.metrics == made.metrics
+    with pytest.raises(SubflotError, match=r"unknown algorithm `heterofll`\n.*`heterofl`"):
+        next(simulate("heterofll", *args, rounds=1))
+    with pytest.raises(SubflotError, match=r"the algorithm is <class .*\n.*give its name"):
+        next(simulate(SubFLOT, *args, rounds=1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -265,19 +309,21 @@ def test_threads_are_those_of_before(tmp_path: Path) -> None:
 def test_what_is_compiled_is_compiled_before_the_clock_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow: list[str] = []
+    told: list[str] = []
+    module = sys.modules[simulate.__module__]
+    begin = _Loop.next
 
-    def warm_up() -> None:
-        slow.append("compiled")
-        time.sleep(2)
+    def next_round(loop: _Loop, *args: Any) -> Round:
+        told.append("round")
+        return begin(loop, *args)
 
-    monkeypatch.setattr(sys.modules[simulate.__module__], "warm_up", warm_up)
-    run_rounds(make("subflot"), tmp_path / "subflot", rounds=1)
-    assert slow == ["compiled"]
-    assert RunRecord(tmp_path / "subflot").timing[0]["seconds"] < 2
-    run_rounds(make("subflot"), tmp_path / "subflot", rounds=1)  # No round is left.
+    monkeypatch.setattr(module, "warm_up", lambda: told.append("compiled"))
+    monkeypatch.setattr(_Loop, "next", next_round)  # The clock starts and ends in it.
+    run_rounds(make("subflot"), tmp_path / "subflot", rounds=2)
+    assert told == ["compiled", "round", "round"]
+    run_rounds(make("subflot"), tmp_path / "subflot", rounds=2)  # No round is left.
     run_rounds(make("heterofl"), tmp_path / "heterofl", rounds=1)
-    assert slow == ["compiled"]
+    assert told == ["compiled", "round", "round", "round"]
 
 
 # ----- uploads that are not merged

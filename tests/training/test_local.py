@@ -1,5 +1,7 @@
 """Local training against plain PyTorch, and the clients that break careless loops."""
 
+from typing import Any
+
 import pytest
 import torch
 from federations import LOCAL, by_autograd, tiny_data, tiny_task
@@ -270,8 +272,17 @@ def test_a_client_of_one_class_learns_it() -> None:
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"momentum": -0.1}, "momentum is -0.1"),
         ({"max_norm": float("inf")}, "max_norm is inf"),
+        ({"learning_rate": "0.1"}, r"learning_rate is '0\.1'\n.*a positive number"),
+        ({"epochs": 1.5}, r"epochs is 1\.5\n.*a whole number"),
+        ({"epochs": True}, "epochs is True"),
     ],
 )
-def test_settings_that_cannot_train_are_refused(settings: dict[str, float], message: str) -> None:
+def test_settings_that_cannot_train_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SubflotError, match=message):
-        LocalTraining(**settings)  # type: ignore[arg-type]
+        LocalTraining(**settings)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(device: str) -> None:
+    with pytest.raises(SubflotError, match=rf"device is '{device}': (.|\n)*hint: `cpu`, or `cuda`"):
+        Task.of(nn.Linear(3, 2), torch.zeros(2, 3), device=device)

@@ -43,6 +43,7 @@ def from_arrays(
         (('cat', 'dog'), array([1, 0, 1]), ('4', '17'), array([1, 0, 0]))
     """
     stacked = _stack(inputs, name)
+    _check_finite(stacked, name)
     numbers, names = _number_labels(labels, tuple(classes), name)
     if groups is None:
         return make_dataset(name, Contents(stacked, numbers, names), test_share)
@@ -144,6 +145,19 @@ def _stack(inputs: Any, name: str) -> NDArray[Any]:
         stacked = np.stack(entries)
     # A model takes single precision, which needs half the memory.
     return stacked.astype(np.float32) if stacked.dtype == np.float64 else stacked
+
+
+def _check_finite(inputs: NDArray[Any], name: str) -> None:
+    """Refuse numbers that no model can learn from; an error names the first example with one."""
+    if inputs.dtype.kind != "f" or np.isfinite(inputs).all():
+        return
+    is_finite = np.isfinite(inputs).reshape(len(inputs), -1)
+    first = int(np.argmin(is_finite.all(axis=1)))
+    value = inputs[first].reshape(-1)[np.argmin(is_finite[first])]
+    raise SubflotError(
+        f"data set `{name}`: example {first} holds {value}",
+        hint="leave such examples out, or put a number in its place",
+    )
 
 
 def _pixels(image: "Image") -> NDArray[np.uint8]:

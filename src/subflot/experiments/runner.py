@@ -30,7 +30,7 @@ from subflot.seeding import generator
 from subflot.simulation import Round, simulate
 from subflot.simulation.roster import Roster, drawn, given, rate_within
 from subflot.simulation.store import clear, write_text
-from subflot.task import Task
+from subflot.task import Task, check_device
 from subflot.training.local import seeded
 
 Engine = Callable[[RunConfig, Path, int | None, Callable[[Round], None]], None]
@@ -119,7 +119,7 @@ def assemble(config: RunConfig) -> tuple[Task, FederatedData, Roster]:
 
 def divided_data(config: RunConfig) -> FederatedData:
     """Divide the data that a config names among its clients."""
-    _check_device(config.device)
+    check_device(config.device)
     dataset = load_data(config.data, **config.data_settings)
     if config.max_examples:
         dataset = subset(dataset, config.max_examples, config.seed)
@@ -151,7 +151,7 @@ def task_of(config: RunConfig, data: FederatedData) -> Task:
 
 def bare_task(config: RunConfig) -> Task:
     """Build a config's task without its data: what a server of real devices knows."""
-    _check_device(config.device)
+    check_device(config.device)
     if ":" in config.model:
         raise SubflotError(
             f"the inputs of {config.model} are not known here",
@@ -159,16 +159,6 @@ def bare_task(config: RunConfig) -> Task:
         )
     network = find_model(config.model)
     return _task(config, network.example(), network.num_classes)
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise SubflotError(
-            f"device is {device!r}: {reason}", hint="`cpu`, or `cuda` where torch finds a GPU"
-        ) from None
 
 
 def _task(config: RunConfig, example: torch.Tensor, num_classes: int) -> Task:

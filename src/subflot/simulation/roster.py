@@ -1,6 +1,7 @@
 """Who takes part, and how much of the model each client can hold."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -15,9 +16,22 @@ Roster = Callable[[int], Sequence[Client]]
 Quantity = Literal["parameters", "multiply_adds", "bytes"]
 
 
+@dataclass(frozen=True)
+class Everyone:
+    """A roster with the same clients in every round, those from 0 on."""
+
+    num_clients: int
+    rates: Callable[[int], Sequence[float]]
+    """Round -> the pruning rate of each."""
+
+    def __call__(self, round: int) -> list[Client]:
+        """Return who there is in a round."""
+        return [Client(number, rate) for number, rate in enumerate(self.rates(round))]
+
+
 def drawn(
     num_clients: int, pruning_rates: Sequence[float], seed: int, redraw_every: int = 0
-) -> Roster:
+) -> Everyone:
     """Draw each client's rate from a list, once, or anew every so many rounds.
 
     Example:
@@ -30,19 +44,19 @@ def drawn(
             hint="each is the share of channels removed and lies in [0, 1)",
         )
 
-    def clients(round: int) -> list[Client]:
+    def rates(round: int) -> list[float]:
         draw = 0 if redraw_every < 1 else (round - 1) // redraw_every
         found = []
         for client in range(num_clients):
             stream = generator(seed, "pruning_rate", draw, client)
             chosen = int(torch.randint(len(pruning_rates), (), generator=stream))
-            found.append(Client(client, pruning_rates[chosen]))
+            found.append(pruning_rates[chosen])
         return found
 
-    return clients
+    return Everyone(num_clients, rates)
 
 
-def given(num_clients: int, client_rates: Sequence[float]) -> Roster:
+def given(num_clients: int, client_rates: Sequence[float]) -> Everyone:
     """Give every client the rate that stands for it in a list."""
     if len(client_rates) != num_clients:
         raise SubflotError(
@@ -50,8 +64,7 @@ def given(num_clients: int, client_rates: Sequence[float]) -> Roster:
             hint="give one for every client, or pruning_rates to draw from",
         )
     drawn(num_clients, client_rates, 0)  # The same demands.
-    clients = [Client(number, rate) for number, rate in enumerate(client_rates)]
-    return lambda _: clients
+    return Everyone(num_clients, lambda _: client_rates)
 
 
 def rate_within(task: Task, budget: float, quantity: str = "parameters") -> float:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from subflot.algorithms import make
 from subflot.algorithms.base import Algorithm, Client, State, Turn, in_order
 from subflot.data.federated import FederatedData
 from subflot.errors import SubflotError
@@ -19,6 +20,7 @@ from subflot.results import METRICS, TIMING
 from subflot.simulation.begun import begun_with, claim
 from subflot.simulation.crew import Crew
 from subflot.simulation.federation import Federation
+from subflot.simulation.fit import check_fit
 from subflot.simulation.record import metrics_line, timing_line
 from subflot.simulation.roster import Roster
 from subflot.simulation.server import Report, Server
@@ -81,7 +83,7 @@ class Round:
 
 
 def simulate(
-    algorithm: Algorithm,
+    algorithm: Algorithm | str,
     task: Task,
     data: FederatedData,
     clients: Sequence[Client] | Roster,
@@ -101,10 +103,11 @@ def simulate(
     Results do not depend on the number of workers.
 
     Args:
-        algorithm: the method.
+        algorithm: the method, or the name of one with its usual settings.
         task: the model and how it is trained.
         data: what each client holds.
-        clients: who there is, or a function that says so for every round.
+        clients: who there is, or a function that says so for every round; some of those that the
+            data knows will do.
         rounds: T.
         per_round: clients that take part in a round; None: all.
         seed: fixes everything that is drawn.
@@ -116,7 +119,13 @@ def simulate(
     """
     if workers is not None and workers < 1:
         raise SubflotError(f"workers is {workers}", hint="at least 1")
-    federation = Federation(algorithm, algorithm.prepare(task), data, _place(folder))
+    method = make(algorithm) if isinstance(algorithm, str) else algorithm
+    if not isinstance(method, Algorithm):
+        raise SubflotError(
+            f"the algorithm is {method!r}", hint='give its name, or make("subflot", ...)'
+        )
+    check_fit(task, data, clients, per_round)
+    federation = Federation(method, method.prepare(task), data, _place(folder))
     if folder is None:
         weakref.finalize(federation.store, _remove, federation.store.folder, os.getpid())
     yield from run_rounds(
