@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from subflot.reporting.tables import FORMATS
 from subflot.results import RunRecord
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PAPER = (ROOT / "docs" / "paper.md").read_text()
 PAGE = (ROOT / "docs" / "results.md").read_text()
 SECTIONS = re.findall(
     r"^    subflot run (\S+)([^\n]*) --out results\n\n(.*?)\n\n", PAGE, re.M | re.S
@@ -36,10 +39,39 @@ def recorded(preset: str, options: str) -> list[RunRecord]:
         # Chosen anew from the trials on record, none of which is run.
         configs, choices = Tuning.of(tune).choose(configs, folder / "trials", lambda _: {})
         assert all(choice.is_complete for choice in choices)
-    records = [RunRecord(folder / config.run_id) for config in configs]
-    for record in records:
-        assert record.is_finished, record.folder
-    return records
+    return [record_of(config, folder) for config in configs]
+
+
+def record_of(config: RunConfig, folder: Path) -> RunRecord:
+    """The record of a run; one of the same settings by an earlier version of its method will do."""
+    earlier = (RunRecord(path) for path in folder.glob(f"{config.algorithm}-s{config.seed}-*"))
+    for record in (RunRecord(folder / config.run_id), *earlier):
+        if record.is_finished and RunConfig.of(**record.config).run_id == config.run_id:
+            return record
+    raise AssertionError(f"there is no record of {config.run_id}")
+
+
+def outdated(folders: Iterable[Path]) -> list[str]:
+    """The methods that have records by an earlier version: these runs have other names today."""
+    records = [RunRecord(path.parent) for at in folders for path in at.rglob("config.toml")]
+    return sorted(
+        {
+            RunConfig.of(**record.config).algorithm
+            for record in records
+            if RunConfig.of(**record.config).run_id != record.folder.name
+        }
+    )
+
+
+def noted(page: str) -> list[str]:
+    """The methods of which a page says that what it shows is of an earlier version."""
+    found = re.search(r"Recorded with earlier versions of the methods: (.*?)\.", page, re.S)
+    return sorted(re.findall(r"`([^`]+)`", found[1])) if found else []
+
+
+def test_a_page_says_which_methods_it_shows_as_they_were() -> None:
+    assert noted(PAGE) == outdated(RESULTS / read_settings(one)["name"] for one, *_ in SECTIONS)
+    assert noted(PAPER) == outdated([RESULTS / "runs"])
 
 
 @pytest.mark.parametrize(("preset", "options", "table"), SECTIONS)
@@ -65,8 +97,6 @@ def test_the_run_that_diverged_is_told_as_it_was() -> None:
 
 # ----- beside the paper
 
-RESULTS = ROOT / "results"
-PAPER = (ROOT / "docs" / "paper.md").read_text()
 TABLES = sorted((RESULTS / "tables").glob("*.md"))
 LACKING_SEEDS = ("sparsity-reduced-tuned", "pruning-rates-reduced-tuned")
 """Tables of which not all seeds have been run; their cells say so."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subflot.algorithms import ALGORITHMS
+from subflot.algorithms.subflot import SubFLOT
 from subflot.data.partition import PARTITIONS
 from subflot.data.sets import SETS
 from subflot.errors import SubflotError, UnknownName
@@ -159,6 +160,20 @@ def test_the_name_of_a_run_depends_on_every_setting_but_its_folder() -> None:
     names = [RunConfig.of(**change).run_id for change in changes]
     assert len(set(names)) == len(names)
     assert RunConfig.of(name="elsewhere").run_id == names[0]
+
+
+def test_a_method_that_gives_other_numbers_gives_its_runs_other_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configs = [RunConfig.of(), RunConfig.of(algorithm="heterofl"), RunConfig.of(rounds=3)]
+    before = [config.run_id for config in configs]
+    monkeypatch.setattr(SubFLOT, "version", 2)
+    second = [config.run_id for config in configs]
+    monkeypatch.setattr(SubFLOT, "version", 3)
+    third = [config.run_id for config in configs]
+    assert before[1] == second[1] == third[1]
+    for number in (0, 2):
+        assert len({before[number], second[number], third[number]}) == 3
 
 
 def test_a_default_that_is_written_out_changes_no_name() -> None:

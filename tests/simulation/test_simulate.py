@@ -269,6 +269,15 @@ def test_a_folder_goes_on_only_with_what_it_was_begun_with(
     run_rounds(make("heterofl"), tmp_path, rounds=3)
 
 
+def test_a_folder_does_not_go_on_with_another_version_of_its_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_rounds(make("heterofl"), tmp_path, rounds=3, stop_after=1)
+    monkeypatch.setattr(type(make("heterofl")), "version", 2)
+    with pytest.raises(SubflotError, match="method was heterofl, is heterofl, version 2"):
+        run_rounds(make("heterofl"), tmp_path, rounds=3)
+
+
 def test_another_model_does_not_go_on_in_a_folder(tmp_path: Path) -> None:
     run_rounds(make("heterofl"), tmp_path, rounds=2, stop_after=1)
     wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 10))

@@ -138,6 +138,8 @@ class Algorithm(ABC):
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised when the method gives other numbers than before with the same settings."""
     paper: ClassVar[str] = ""
     remark: ClassVar[str] = ""
     """What a table says beside its numbers, such as that the method had to be reconstructed."""

@@ -18,7 +18,8 @@ from subflot.models.load import digest
 from subflot.task import LocalTraining
 
 RESULTS_VERSION = 1
-"""Raised with every change that can move a number; runs of another version are run again."""
+"""Raised with every change that can move numbers of all methods; runs of another version are run
+again. What concerns one method raises its own `Algorithm.version`."""
 PARTS = ("algorithm", "partition", "data", "model")
 """What is named and has settings of its own."""
 
@@ -184,13 +185,15 @@ class RunConfig:
         """A name that tells runs of different settings apart.
 
         It depends on what differs from the defaults, so that a new setting renames no run; a new
-        default raises RESULTS_VERSION.
+        default raises RESULTS_VERSION, or the version of the one method that it concerns.
         """
         named = {part: getattr(self, part) for part in PARTS}
         if self.model_digest:
             named["model_digest"] = self.model_digest
         usual = RunConfig.of(**named).flat()
         own = {k: v for k, v in self.flat().items() if k != "name" and v != usual[k]} | named
+        if ALGORITHMS[self.algorithm].version != 1:
+            own["algorithm_version"] = ALGORITHMS[self.algorithm].version
         text = json.dumps([RESULTS_VERSION, own], sort_keys=True, default=list)
         return f"{self.algorithm}-s{self.seed}-{sha256(text.encode()).hexdigest()[:10]}"
 

@@ -47,8 +47,9 @@ def begun_with(
     """
     settings: dict[str, Any] = asdict(algorithm) if is_dataclass(algorithm) else {}
     loss = getattr(task.loss, "__qualname__", type(task.loss).__name__)
+    later = f", version {algorithm.version}" if algorithm.version != 1 else ""
     found = {
-        "method": algorithm.name,
+        "method": f"{algorithm.name}{later}",
         **{f"{algorithm.name} {name}": value for name, value in settings.items()},
         "model": f"{type(task.template).__name__} of shapes {_digest(shapes(task.initial))}",
         **asdict(task.local),
