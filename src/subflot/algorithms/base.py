@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -141,6 +141,9 @@ class Algorithm(ABC):
     version: ClassVar[int] = 1
     """Raised when the method gives other numbers than before with the same settings."""
     paper: ClassVar[str] = ""
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Settings that the method's own paper tunes, at most two -> values to try, at most three; the
+    default is one of them."""
     remark: ClassVar[str] = ""
     """What a table says beside its numbers, such as that the method had to be reconstructed."""
     keeps_history: ClassVar[bool] = False

@@ -14,8 +14,9 @@ depths are chosen, by the parameters of the width-pruned model of a client's rat
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +66,7 @@ class DepthFL(FedAvg):
 
     name: ClassVar[str] = "depthfl"
     paper: ClassVar[str] = "ICLR 2023"
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"distillation": (0.0, 0.1, 1.0)}
     ignores_budgets: ClassVar[bool] = False
 
     exits: int = 4

@@ -14,8 +14,9 @@ bounded by 1 / learning rate, beyond which a step would overshoot.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from subflot.algorithms.base import Client, ClientContext, Download, State, Turn
 from subflot.algorithms.personal import Individual, Mixture, distance, inner, overlap
@@ -41,6 +42,7 @@ class FedAMP(Individual):
 
     name: ClassVar[str] = "fedamp"
     paper: ClassVar[str] = "AAAI 2021, arXiv:2007.03797"
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"sigma": (5.0, 25.0, 100.0)}
 
     attention: Literal["cosine", "distance"] = "cosine"
     sigma: float = 25.0

@@ -15,9 +15,9 @@ of its training examples apart for good. Running statistics are taken from the v
 for every model that is measured. A client downloads up to `num_others + 1` models in a round.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ class FedFomo(Individual):
 
     name: ClassVar[str] = "fedfomo"
     paper: ClassVar[str] = "ICLR 2021, arXiv:2012.08565"
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"num_others": (5, 10)}
 
     num_others: int = 5
 

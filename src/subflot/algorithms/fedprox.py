@@ -7,8 +7,9 @@ clients less far apart. The paper's partial work of stragglers is left out: ever
 trains the same number of epochs, as for all methods.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from subflot.algorithms.base import ClientContext, Download
 from subflot.algorithms.fedavg import FedAvg
@@ -25,6 +26,7 @@ class FedProx(FedAvg):
 
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "MLSys 2020, arXiv:1812.06127"
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"proximal_weight": (0.01, 0.1, 1.0)}
     proximal_weight: float = 0.01
 
     def pull(self, task: Task, download: Download, context: ClientContext) -> float:

@@ -18,7 +18,7 @@ is one; a residual sum and the layers inside its blocks are one group.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,7 @@ class FlexFL(FedAvg):
 
     name: ClassVar[str] = "flexfl"
     paper: ClassVar[str] = "TCAD 2024, arXiv:2407.12729"
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"distillation_weight": (0.1, 1.0, 10.0)}
     ignores_budgets: ClassVar[bool] = False
 
     temperature: float = 3.0

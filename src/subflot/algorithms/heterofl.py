@@ -11,9 +11,9 @@ methods train with the same loss. Other departures from the paper's code: upload
 examples, as for every method here, and logits are not masked in tests.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,7 @@ class HeteroFL(FedAvg):
 
     name: ClassVar[str] = "heterofl"
     paper: ClassVar[str] = "ICLR 2021, arXiv:2010.01264"
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"scaler": (False, True)}
     ignores_budgets: ClassVar[bool] = False
 
     scaler: bool = False

@@ -14,8 +14,9 @@ be divided is used whole for each purpose. beta and what else concerns the outer
 weight decay, clipping) is that of the task's local training.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +60,7 @@ class PerFedAvg(Personalised):
 
     name: ClassVar[str] = "perfedavg"
     paper: ClassVar[str] = "NeurIPS 2020, arXiv:2002.07948"
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"inner_rate": (None, 0.01, 0.1)}
 
     inner_rate: float | None = None
     curvature: Literal["first-order", "hessian-free"] = "first-order"

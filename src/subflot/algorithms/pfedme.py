@@ -17,9 +17,9 @@ weight decay mu and clipping are those of the task's local training; momentum ha
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,7 @@ class PFedMe(Personalised):
 
     name: ClassVar[str] = "pfedme"
     paper: ClassVar[str] = "NeurIPS 2020, arXiv:2006.08848"
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"pull_weight": (1.0, 15.0, 30.0)}
 
     pull_weight: float = 15.0
     personal_steps: int = 5

@@ -14,8 +14,9 @@ judged by its deepest exit. The paper's table of widths is replaced by a rule: a
 level a client gets the widest part within its budget.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,7 @@ class ScaleFL(FedAvg):
 
     name: ClassVar[str] = "scalefl"
     paper: ClassVar[str] = "CVPR 2023"
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"distillation": (0.0, 0.05, 0.5)}
     ignores_budgets: ClassVar[bool] = False
 
     exits: int = 4
