@@ -48,6 +48,7 @@ NEUTRAL: Mapping[str, Mapping[str, Any] | str] = {
     "fedavg-full": {},
     "fedprox": {"proximal_weight": 0.0},
     "heterofl": {},
+    "fjord": {"widths": 1},
     "fedrolex": {},
     "feddrop": {},
     "fedmp": {},

@@ -15,6 +15,7 @@ from subflot.algorithms.fedfomo import FedFomo, FedFomoSub
 from subflot.algorithms.fedmp import FedMP
 from subflot.algorithms.fedprox import FedProx
 from subflot.algorithms.fedrolex import FedRolex
+from subflot.algorithms.fjord import FjORD
 from subflot.algorithms.flado import Flado
 from subflot.algorithms.flexfl import FlexFL
 from subflot.algorithms.heterofl import HeteroFL
@@ -31,7 +32,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     kind.name: kind
     for kind in (
         *(SubFLOTPlus, SubFLOT, SubFLOTPartial, FedAvg, FedAvgFull, FedProx),
-        *(HeteroFL, FedRolex, FedDrop, FedMP, FedDSE, AdaptiveFL, FlexFL, Flado),
+        *(HeteroFL, FjORD, FedRolex, FedDrop, FedMP, FedDSE, AdaptiveFL, FlexFL, Flado),
         *(DepthFL, ScaleFL),
         *(PerFedAvg, PerFedAvgSub, PFedMe, PFedMeSub),
         *(FedAMP, FedAMPSub, FedFomo, FedFomoSub),
