@@ -154,6 +154,7 @@ def test_the_name_of_a_run_depends_on_every_setting_but_its_folder() -> None:
         {"concentration": 0.125},
         {"partition": "iid"},
         {"model": "vgg11"},
+        {"width": 0.5},
         {"learning_rate": 0.01},
         {"evaluate_every": 2},
     ]

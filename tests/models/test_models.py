@@ -1,6 +1,7 @@
 """The bundled networks against the published tables, counted by hand."""
 
 import math
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import cast
@@ -11,8 +12,8 @@ from tolerances import EXACT, FLOAT32
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from subflot.errors import UnknownName
-from subflot.models import MODELS, FastText, Network, find
+from subflot.errors import SubflotError, UnknownName
+from subflot.models import HARCNN, MODELS, FastText, Network, find
 from subflot.models.mobilenet import InvertedResidual
 from subflot.models.resnet import BasicBlock
 
@@ -184,6 +185,46 @@ def test_forward_runs_at_other_widths(name: str) -> None:
     network = find(name)
     model = narrowed(network.model(), 0.25).eval()
     assert model(network.example(3)).shape == (3, network.num_classes)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_quarter_of_the_width_is_the_network_with_a_quarter_of_all_hidden_channels(
+    name: str,
+) -> None:
+    network = find(name)
+    build = cast(Callable[..., nn.Module], network.build)
+    quarter = build(network.num_classes, width=0.25)
+    shapes = {key: value.shape for key, value in quarter.state_dict().items()}
+    cut = narrowed(network.model(), 0.25)
+    assert shapes == {key: value.shape for key, value in cut.state_dict().items()}
+    assert quarter.eval()(network.example(3)).shape == (3, network.num_classes)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_narrowest_network_has_one_channel_and_still_trains(name: str) -> None:
+    network = find(name)
+    model = cast(Callable[..., nn.Module], network.build)(network.num_classes, width=1e-6)
+    layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear | nn.Embedding)]
+    shapes = [layer.weight.shape for layer in layers]
+    assert {shape[0] for shape in shapes[1:-1]} == {1}
+    assert shapes[0][1 if isinstance(layers[0], nn.Embedding) else 0] == 1
+    model(network.example(4)).square().sum().backward()
+
+
+def test_a_narrow_network_adds_where_the_full_one_does_and_nowhere_else() -> None:
+    def added(width: float) -> list[bool]:
+        build = cast(Callable[..., nn.Module], find("mobilenetv2").build)
+        blocks = [m for m in build(10, width=width).modules() if isinstance(m, InvertedResidual)]
+        return [block.is_residual for block in blocks]
+
+    assert sum(added(1.0)) == 10  # Of seventeen: each but the first of its line in the table.
+    assert added(0.01) == added(1.0)  # Here 64 and 96 channels are both one.
+
+
+@pytest.mark.parametrize("width", [0.0, -1.0, math.nan, math.inf])
+def test_a_width_that_leaves_nothing_is_one_clear_error(width: float) -> None:
+    with pytest.raises(SubflotError, match="width is"):
+        HARCNN(width=width)
 
 
 @pytest.mark.parametrize("name", ALL)

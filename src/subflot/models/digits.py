@@ -7,27 +7,34 @@ several pixels per channel, two linear layers) and trains in seconds.
 from torch import Tensor, nn
 
 from subflot.models.initialise import initialise_convs
+from subflot.models.width import scaled
 
 
 class DigitsCNN(nn.Module):
-    """Two 3x3 convolutions and two linear layers; input (batch, 1, 8, 8)."""
+    """Two 3x3 convolutions and two linear layers; input (batch, 1, 8, 8).
 
-    def __init__(self, num_classes: int = 10) -> None:
+    Args:
+        num_classes: outputs of the last layer.
+        width: share of all hidden channels.
+    """
+
+    def __init__(self, num_classes: int = 10, width: float = 1.0) -> None:
         super().__init__()
+        first, second, hidden = (scaled(channels, width) for channels in (16, 32, 128))
         self.features = nn.Sequential(
-            nn.Conv2d(1, 16, kernel_size=3, padding=1),
-            nn.BatchNorm2d(16),
+            nn.Conv2d(1, first, kernel_size=3, padding=1),
+            nn.BatchNorm2d(first),
             nn.ReLU(),
             nn.MaxPool2d(kernel_size=2),
-            nn.Conv2d(16, 32, kernel_size=3, padding=1),
-            nn.BatchNorm2d(32),
+            nn.Conv2d(first, second, kernel_size=3, padding=1),
+            nn.BatchNorm2d(second),
             nn.ReLU(),
             nn.MaxPool2d(kernel_size=2),
         )
         self.classifier = nn.Sequential(
-            nn.Linear(32 * 2 * 2, 128),
+            nn.Linear(second * 2 * 2, hidden),
             nn.ReLU(),
-            nn.Linear(128, num_classes),
+            nn.Linear(hidden, num_classes),
         )
         initialise_convs(self)
 

@@ -5,6 +5,8 @@ Paper: "Bag of Tricks for Efficient Text Classification", EACL 2017.
 
 from torch import Tensor, nn
 
+from subflot.models.width import scaled
+
 PADDING = 0
 
 
@@ -20,10 +22,14 @@ class FastText(nn.Module):
         num_classes: outputs of the last layer.
         vocabulary: number of tokens, padding included.
         dim: embedding dimensions, and inputs and outputs of the first linear layer.
+        width: share of these dimensions.
     """
 
-    def __init__(self, num_classes: int = 4, vocabulary: int = 32000, dim: int = 512) -> None:
+    def __init__(
+        self, num_classes: int = 4, vocabulary: int = 32000, dim: int = 512, width: float = 1.0
+    ) -> None:
         super().__init__()
+        dim = scaled(dim, width)
         self.embedding = nn.Embedding(vocabulary, dim, padding_idx=PADDING)
         self.hidden = nn.Linear(dim, dim)
         self.classifier = nn.Linear(dim, num_classes)

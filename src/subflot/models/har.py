@@ -8,31 +8,38 @@ those common in federated learning on the UCI HAR data.
 import torch
 from torch import Tensor, nn
 
+from subflot.models.width import scaled
+
 
 class HARCNN(nn.Module):
     """Two convolutions along time and three linear layers; input (batch, 9, 1, 128).
 
     The nine signals are channels and the 128 steps of a window are the width. Starts from torch's
     default initialisation.
+
+    Args:
+        num_classes: outputs of the last layer.
+        width: share of all hidden channels.
     """
 
-    def __init__(self, num_classes: int = 6) -> None:
+    def __init__(self, num_classes: int = 6, width: float = 1.0) -> None:
         super().__init__()
+        first, second, wide, narrow = (scaled(channels, width) for channels in (32, 64, 1024, 512))
         self.features = nn.Sequential(
-            nn.Conv2d(9, 32, kernel_size=(1, 9)),
+            nn.Conv2d(9, first, kernel_size=(1, 9)),
             nn.ReLU(),
             nn.MaxPool2d(kernel_size=(1, 2)),
-            nn.Conv2d(32, 64, kernel_size=(1, 9)),
+            nn.Conv2d(first, second, kernel_size=(1, 9)),
             nn.ReLU(),
             nn.MaxPool2d(kernel_size=(1, 2)),
         )
         self.classifier = nn.Sequential(
             # Time steps left: (128 - 8) / 2 = 60, then (60 - 8) / 2 = 26.
-            nn.Linear(64 * 26, 1024),
+            nn.Linear(second * 26, wide),
             nn.ReLU(),
-            nn.Linear(1024, 512),
+            nn.Linear(wide, narrow),
             nn.ReLU(),
-            nn.Linear(512, num_classes),
+            nn.Linear(narrow, num_classes),
         )
 
     def forward(self, windows: Tensor) -> Tensor:

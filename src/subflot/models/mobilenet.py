@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from subflot.models.initialise import initialise_classifier, initialise_convs
+from subflot.models.width import scaled
 
 # Table 2 of the paper: expansion, output channels, number of blocks, stride of the first block.
 BOTTLENECKS = (
@@ -43,17 +44,19 @@ class InvertedResidual(nn.Module):
     The input is added where it has the shape of the output.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, expansion: int, width: float = 1.0
+    ) -> None:
         super().__init__()
-        hidden = inputs * expansion
+        # Decided before anything is narrowed: a narrower copy adds where the full network does.
+        self.is_residual = stride == 1 and inputs == outputs
+        inputs, hidden, outputs = (scaled(n, width) for n in (inputs, inputs * expansion, outputs))
         layers: list[nn.Module] = []
         if expansion != 1:
             layers += [*conv_norm(inputs, hidden, 1), nn.ReLU6()]
         layers += [*conv_norm(hidden, hidden, 3, stride, groups=hidden), nn.ReLU6()]
         layers += conv_norm(hidden, outputs, 1)
         self.conv = nn.Sequential(*layers)
-        # Decided here: a narrower copy must add wherever the full network does.
-        self.is_residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
         """Features, shape (batch, outputs, height / stride, width / stride)."""
@@ -62,23 +65,28 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Seventeen inverted residual blocks between two convolutions; input (batch, 3, H, W)."""
+    """Seventeen inverted residual blocks between two convolutions; input (batch, 3, H, W).
 
-    def __init__(self, num_classes: int = 10) -> None:
+    Args:
+        num_classes: outputs of the linear layer.
+        width: share of all hidden channels, the last convolution's too.
+    """
+
+    def __init__(self, num_classes: int = 10, width: float = 1.0) -> None:
         super().__init__()
-        layers: list[nn.Module] = [*conv_norm(3, 32, 3, stride=2), nn.ReLU6()]
+        layers: list[nn.Module] = [*conv_norm(3, scaled(32, width), 3, stride=2), nn.ReLU6()]
         inputs = 32
         for expansion, outputs, num_blocks, stride in BOTTLENECKS:
             for block in range(num_blocks):
-                layers.append(
-                    InvertedResidual(inputs, outputs, stride if block == 0 else 1, expansion)
-                )
+                own = stride if block == 0 else 1
+                layers.append(InvertedResidual(inputs, outputs, own, expansion, width))
                 inputs = outputs
-        layers += [*conv_norm(inputs, 1280, 1), nn.ReLU6()]
+        last = scaled(1280, width)
+        layers += [*conv_norm(scaled(inputs, width), last, 1), nn.ReLU6()]
         self.features = nn.Sequential(*layers)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Dropout(0.2)
-        self.classifier = nn.Linear(1280, num_classes)
+        self.classifier = nn.Linear(last, num_classes)
         initialise_convs(self)
         initialise_classifier(self.classifier)
 

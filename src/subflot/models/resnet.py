@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from subflot.models.initialise import initialise_convs
+from subflot.models.width import scaled
 
 
 class BasicBlock(nn.Module):
@@ -34,22 +35,28 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks, 64 to 512 channels; input (batch, 3, H, W)."""
+    """Four stages of two blocks, 64 to 512 channels; input (batch, 3, H, W).
+
+    Args:
+        num_classes: outputs of the linear layer.
+        width: share of all hidden channels.
+    """
 
     blocks = tuple(f"layer{stage}.{block}" for stage in range(1, 5) for block in range(2))
     """Where it can end early; the stem is no block."""
 
-    def __init__(self, num_classes: int = 10) -> None:
+    def __init__(self, num_classes: int = 10, width: float = 1.0) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
+        first, second, third, last = (scaled(channels, width) for channels in (64, 128, 256, 512))
+        self.conv1 = nn.Conv2d(3, first, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(first)
         self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-        self.layer1 = nn.Sequential(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1))
-        self.layer2 = nn.Sequential(BasicBlock(64, 128, 2), BasicBlock(128, 128, 1))
-        self.layer3 = nn.Sequential(BasicBlock(128, 256, 2), BasicBlock(256, 256, 1))
-        self.layer4 = nn.Sequential(BasicBlock(256, 512, 2), BasicBlock(512, 512, 1))
+        self.layer1 = nn.Sequential(BasicBlock(first, first, 1), BasicBlock(first, first, 1))
+        self.layer2 = nn.Sequential(BasicBlock(first, second, 2), BasicBlock(second, second, 1))
+        self.layer3 = nn.Sequential(BasicBlock(second, third, 2), BasicBlock(third, third, 1))
+        self.layer4 = nn.Sequential(BasicBlock(third, last, 2), BasicBlock(last, last, 1))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(512, num_classes)
+        self.fc = nn.Linear(last, num_classes)
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ configuration A. As usual on CIFAR, the three fully connected layers are replace
 from torch import Tensor, nn
 
 from subflot.models.initialise import initialise_classifier, initialise_convs
+from subflot.models.width import scaled
 
 # Output channels of each convolution; a stage ends with a pooling that halves the image.
 STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
@@ -18,14 +19,15 @@ class VGG11(nn.Module):
     Args:
         num_classes: outputs of the linear layer.
         batch_norm: normalise after every convolution; the original network does not.
+        width: share of all hidden channels.
     """
 
-    def __init__(self, num_classes: int = 10, batch_norm: bool = True) -> None:
+    def __init__(self, num_classes: int = 10, batch_norm: bool = True, width: float = 1.0) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         inputs = 3
         for stage in STAGES:
-            for outputs in stage:
+            for outputs in (scaled(channels, width) for channels in stage):
                 layers.append(nn.Conv2d(inputs, outputs, kernel_size=3, padding=1))
                 if batch_norm:
                     layers.append(nn.BatchNorm2d(outputs))
