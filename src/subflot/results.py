@@ -76,16 +76,20 @@ class RunRecord:
             "phases": self._phases(),
         }
 
-    def client_accuracies(self) -> dict[int, float]:
-        """Give each client's accuracy `trained` when it last took part and was measured."""
+    def client_accuracies(self, kind: str = "trained") -> dict[int, float]:
+        """Give each client's accuracy when it last took part and was measured.
+
+        Args:
+            kind: `trained`, or `extracted` for the model as the client received it.
+        """
         found: dict[int, float] = {}
         for line in self.rounds:
             clients = line["clients"]
-            if "trained_correct" not in clients:
+            if f"{kind}_correct" not in clients:
                 continue
-            columns = (clients["client"], clients["trained_correct"], clients["num_test"])
+            columns = (clients["client"], clients[f"{kind}_correct"], clients["num_test"])
             for client, correct, count in zip(*columns, strict=True):
-                if count:
+                if count and correct is not None:
                     found[client] = correct / count
         return found
 
