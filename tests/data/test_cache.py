@@ -53,6 +53,15 @@ def test_groups_are_optional() -> None:
     made = cached(KEY, lambda: Contents(np.zeros((1, 2)), np.array([0]), ("a",)))
     assert made.groups is None
     assert made.group_names == ()
+    assert made.spans is None
+
+
+def test_spans_are_kept() -> None:
+    spans = np.array([[4, 0, 128]])
+    cached(KEY, lambda: Contents(np.zeros((1, 2)), np.array([0]), ("a",), spans=spans))
+    again = cached(KEY, never)
+    assert isinstance(again.spans, np.memmap)
+    assert again.spans.tolist() == spans.tolist()
 
 
 @pytest.mark.parametrize(

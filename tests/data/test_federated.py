@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from subflot.data.dataset import Dataset
 from subflot.data.federated import FederatedData, federate
+from subflot.data.own import from_arrays
 from subflot.data.partition import divide
 from subflot.data.sets import load
 from subflot.data.source import Files
@@ -72,6 +73,15 @@ def test_the_share_of_the_data_set_can_be_overruled() -> None:
     for share, expected in ((None, 150), (0.5, 300), (0.0, 0)):
         data = federate(NUMBERED, partition="iid", num_clients=1, test_share=share)
         assert len(data.test(0)) == expected
+
+
+def test_windows_of_a_recording_are_split_in_time() -> None:
+    spans = [(number // 30, number % 30 * 4, number % 30 * 4 + 8) for number in range(60)]
+    inputs = np.arange(60, dtype=np.float32)[:, None]
+    windows = from_arrays(inputs, [0, 1] * 30, [0] * 30 + [1] * 30, spans=spans)
+    data = federate(windows, partition="by_group", test_share=0.2)
+    assert numbers(data, "train") == [list(range(23)), list(range(30, 53))]
+    assert numbers(data, "test") == [list(range(24, 30)), list(range(54, 60))]
 
 
 def test_groups_are_clients_by_default_and_label_skew_takes_twenty() -> None:

@@ -218,6 +218,15 @@ def test_other_labels_or_clients_for_the_same_files_are_other_data(folder: Path)
         (lambda: from_arrays(np.zeros((1, 3)), ["c"], classes=["a", "b"]), "label `c` is none of"),
         (lambda: from_arrays(np.zeros((2, 3)), [0, 1, 1]), "labels have shape"),
         (lambda: from_arrays(np.zeros((2, 3)), [0, 1], [5]), "groups have shape"),
+        (lambda: from_arrays(np.zeros((2, 3)), [0, 1], spans=[0, 1]), r"spans have shape \(2,\)"),
+        (
+            lambda: from_arrays(np.zeros((2, 3)), [0, 1], spans=[(0, 0, 1.5), (0, 1, 2)]),
+            "type float64",
+        ),
+        (
+            lambda: from_arrays(np.zeros((2, 3)), [0, 1], spans=[(0, 0, 4), (0, 4, 4)]),
+            r"example 1 has the span \[0, 4, 4\]",
+        ),
         (lambda: from_arrays([], []), "`own` has no examples"),
         (
             lambda: from_arrays(np.zeros((2, 32, 32, 3), np.uint8), [0, 1]),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -132,3 +132,113 @@ def test_without_a_test_share_everything_is_trained_on() -> None:
 def test_shares_lie_between_none_and_all(settings: dict[str, float], said: str) -> None:
     with pytest.raises(SubflotError, match=said):
         split_all(np.zeros(5, dtype=int), **settings)
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> NDArray[np.int64]:
+    """Spans of windows of several recordings, in any order; windows are of one length or not."""
+    rows = []
+    for recording in range(draw(st.integers(1, 4))):
+        for _ in range(draw(st.integers(1, 25))):
+            start = draw(st.integers(0, 60))
+            rows.append((recording * 7, start, start + draw(st.sampled_from([1, 4, 8]))))
+    return np.array(draw(st.permutations(rows)), dtype=np.int64)
+
+
+def steps(spans: NDArray[np.int64]) -> set[tuple[int, int]]:
+    """Every step of a recording that some window covers."""
+    return {(int(r), step) for r, start, stop in spans for step in range(start, stop)}
+
+
+@given(spans=recordings(), test=shares, validation=shares | st.just(0.0), data=st.data())
+def test_no_two_parts_share_a_step_of_a_recording_whoever_holds_it(
+    spans: NDArray[np.int64], test: float, validation: float, data: st.DataObject
+) -> None:
+    labels = np.zeros(len(spans), dtype=int)
+    clients = iid(labels, data.draw(st.integers(1, min(3, len(spans)))))
+    try:
+        parts = split(labels, clients, test_share=test, validation_share=validation, spans=spans)
+    except SubflotError:  # A client has late windows only.
+        assume(len(clients) == 1)
+        raise
+    train, held, tested = (
+        steps(spans[np.concatenate([getattr(part, name) for part in parts])])
+        for name in ("train", "validation", "test")
+    )
+    assert not train & tested
+    assert not train & held
+    assert not held & tested
+    for recording in np.unique(spans[:, 0]):
+        later = [step for r, step in tested if r == recording]
+        assert max(s for r, s in train if r == recording) < min(later, default=10**6)
+
+
+def half_overlapping(*counts: int, length: int = 8) -> NDArray[np.int64]:
+    """So many windows of each recording, each beginning in the middle of the one before."""
+    return np.array(
+        [
+            (recording, start, start + length)
+            for recording, count in enumerate(counts)
+            for start in range(0, count * length // 2, length // 2)
+        ]
+    )
+
+
+def test_a_recording_is_parted_in_time_by_hand() -> None:
+    # Of twenty windows the last four are tested; the one before them reaches into the first of
+    # these. Of fifteen left, three are for validation, and again the one before them is left out.
+    spans = half_overlapping(20)
+    (part,) = split(
+        np.zeros(20), (np.arange(20),), test_share=0.2, validation_share=0.2, spans=spans
+    )
+    assert part.train.tolist() == list(range(11))
+    assert part.validation.tolist() == [12, 13, 14]
+    assert part.test.tolist() == [16, 17, 18, 19]
+
+
+def test_windows_that_only_touch_are_all_used() -> None:
+    spans = np.array([(0, start, start + 5) for start in range(0, 50, 5)])
+    (part,) = split(np.zeros(10), (np.arange(10),), test_share=0.3, spans=spans)
+    assert part.train.tolist() == list(range(7))
+    assert part.test.tolist() == [7, 8, 9]
+
+
+def test_a_recording_too_short_to_be_parted_is_trained_on() -> None:
+    # Two windows share half; of three, the outer two do not.
+    spans = half_overlapping(2, 3, 1)
+    (part,) = split(np.zeros(6), (np.arange(6),), test_share=0.9, spans=spans)
+    assert part.train.tolist() == [0, 1, 2, 5]
+    assert part.test.tolist() == [4]
+
+
+def test_a_client_with_late_windows_only_is_an_error_that_names_it() -> None:
+    clients = (np.arange(15), np.arange(15, 20))
+    with pytest.raises(SubflotError, match="client 1 has 5 windows, all late") as caught:
+        split(np.zeros(20), clients, test_share=0.5, spans=half_overlapping(20))
+    assert "by_group" in caught.value.hint
+
+
+def test_the_test_part_in_time_does_not_depend_on_validation_or_on_who_holds_it() -> None:
+    spans = half_overlapping(*range(5, 45))
+    labels, everything = np.zeros(len(spans)), np.arange(len(spans))
+    by_recording = tuple(np.flatnonzero(spans[:, 0] == number) for number in range(40))
+    one = split(labels, (everything,), test_share=0.2, spans=spans)[0]
+    for parts in (
+        split(labels, (everything,), test_share=0.2, validation_share=0.3, spans=spans),
+        split(labels, by_recording, test_share=0.2, spans=spans),
+    ):
+        assert np.array_equal(np.concatenate([part.test for part in parts]), one.test)
+    assert abs(len(one.test) - 0.2 * len(spans)) < 1
+
+
+def test_the_seed_rounds_the_shares_of_equal_recordings() -> None:
+    # A fifth of thirteen is 2.6: of forty recordings 24 have three windows for testing.
+    spans = half_overlapping(*[13] * 40)
+    whole = (np.arange(len(spans)),)
+    one, same, other = (
+        split(np.zeros(len(spans)), whole, test_share=0.2, spans=spans, seed=seed)[0].test
+        for seed in (0, 0, 1)
+    )
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert sorted(np.bincount(spans[one, 0])) == [2] * 16 + [3] * 24

@@ -67,6 +67,14 @@ def test_data_without_groups_is_fine_and_nothing_is_refused() -> None:
         subset(whole, 0)
 
 
+def test_windows_keep_their_places_in_their_recordings() -> None:
+    spans = np.array([(0, start, start + 2) for start in range(10)])
+    whole = Dataset("plain", np.arange(10.0)[:, None], np.zeros(10, int), ("a",), spans=spans)
+    part = subset(whole, 4)
+    assert part.spans is not None
+    assert part.spans[:, 1].tolist() == part.inputs[:, 0].tolist()
+
+
 def test_a_run_is_renamed_only_when_examples_are_left_out() -> None:
     whole = RunConfig.of(rounds=3)
     assert RunConfig.of(rounds=3, max_examples=0).run_id == whole.run_id

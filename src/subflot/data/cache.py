@@ -88,6 +88,7 @@ def open_entry(entry: Path) -> Contents | None:
             tuple(about["classes"]),
             arrays.get("groups"),
             tuple(about["group_names"]),
+            arrays.get("spans"),
         )
     except (OSError, ValueError, KeyError, EOFError):
         return None
@@ -100,8 +101,8 @@ def _store(contents: Contents, key: Mapping[str, Any], entry: Path) -> None:
     making = entry.parent / f"{LEFTOVER}{uuid.uuid4().hex}"
     making.mkdir()
     try:
-        arrays = {"inputs": contents.inputs, "labels": contents.labels, "groups": contents.groups}
-        for name, array in arrays.items():
+        for name in ("inputs", "labels", "groups", "spans"):
+            array = getattr(contents, name)
             if array is not None:
                 with (making / f"{name}.npy").open("wb") as file:
                     np.save(file, array, allow_pickle=False)

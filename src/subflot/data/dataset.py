@@ -45,6 +45,9 @@ class Dataset:
     mean: tuple[float, ...] = ()
     """One per channel of uint8 images, which become (x / 255 - mean) / std; empty: x / 255."""
     std: tuple[float, ...] = ()
+    spans: NDArray[np.int64] | None = None
+    """(examples, 3): recording, first step and the step behind the last of each example that is a
+    window of a longer recording. Such examples are split in time, and never at random."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", _read_only(self.inputs))
@@ -57,6 +60,8 @@ class Dataset:
         if self.groups is not None or self.group_names:
             groups = () if self.groups is None else self.groups
             object.__setattr__(self, "groups", self._numbers("groups", groups, self.group_names))
+        if self.spans is not None:
+            object.__setattr__(self, "spans", self._checked_spans(self.spans))
         if not 0 <= self.test_share < 1:
             raise self._error(f"test_share is {self.test_share}", "it lies in [0, 1)")
         self._check_scaling()
@@ -123,6 +128,24 @@ class Dataset:
                 f"there are {len(names)} names for {what}, so they lie in [0, {len(names)})",
             )
         return _read_only(numbers.astype(np.int64, copy=False))
+
+    def _checked_spans(self, values: Any) -> NDArray[np.int64]:
+        """Check that every example has a span, and that none is empty."""
+        spans = np.asanyarray(values)
+        if spans.shape != (len(self), 3) or spans.dtype.kind not in "iu":
+            raise self._error(
+                f"its spans have shape {spans.shape} and type {spans.dtype}",
+                f"give whole numbers (recording, start, stop) for each of {len(self)} examples",
+            )
+        spans = spans.astype(np.int64, copy=False)
+        is_empty = spans[:, 1] >= spans[:, 2]
+        if is_empty.any():
+            first = int(np.argmax(is_empty))
+            raise self._error(
+                f"example {first} has the span {spans[first].tolist()}",
+                "it is (recording, start, stop) with start below stop",
+            )
+        return _read_only(spans)
 
     def _check_scaling(self) -> None:
         if not self.mean and not self.std:

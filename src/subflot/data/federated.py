@@ -91,7 +91,8 @@ def federate(
     """Divide a data set among clients, and each client's examples into its parts.
 
     Args:
-        dataset: what is divided; every example is used once.
+        dataset: what is divided; no example is used twice. All are used, except windows of a
+            recording that reach from one part into the next.
         partition: a key of `PARTITIONS`.
         num_clients: None: one client per group where the partition goes by groups, else 20.
         seed: fixes the outcome.
@@ -110,6 +111,11 @@ def federate(
     )
     share = dataset.test_share if test_share is None else test_share
     shares = split(
-        dataset.labels, clients, test_share=share, validation_share=validation_share, seed=seed
+        dataset.labels,
+        clients,
+        test_share=share,
+        validation_share=validation_share,
+        seed=seed,
+        spans=dataset.spans,
     )
     return FederatedData(dataset, shares)

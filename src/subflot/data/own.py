@@ -1,6 +1,7 @@
 """A user's own data without writing a class: arrays, tensors, lists and torch data sets."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ def from_arrays(
     classes: Sequence[str] = (),
     name: str = "own",
     test_share: float = 0.2,
+    spans: Any = None,
 ) -> Dataset:
     """Make a data set of arrays, tensors or lists.
 
@@ -36,6 +38,9 @@ def from_arrays(
         classes: names of the labels, if these are numbers or their order matters.
         name: stands in messages and results.
         test_share: share of each client's examples that is kept for testing.
+        spans: for windows of longer recordings: whole numbers (recording, start, stop), one row per
+            example, where `stop` is the step behind its last. Each recording is then split in time,
+            and windows that reach over a boundary are left out.
 
     Example:
         >>> data = from_arrays([[0.5], [1.5], [2.5]], ["dog", "cat", "dog"], groups=[17, 4, 4])
@@ -45,10 +50,10 @@ def from_arrays(
     stacked = _stack(inputs, name)
     _check_finite(stacked, name)
     numbers, names = _number_labels(labels, tuple(classes), name)
-    if groups is None:
-        return make_dataset(name, Contents(stacked, numbers, names), test_share)
-    values, places = np.unique(_array(groups), return_inverse=True)
-    contents = Contents(stacked, numbers, names, places, tuple(map(str, values)))
+    contents = Contents(stacked, numbers, names, spans=None if spans is None else _array(spans))
+    if groups is not None:
+        values, places = np.unique(_array(groups), return_inverse=True)
+        contents = replace(contents, groups=places, group_names=tuple(map(str, values)))
     return make_dataset(name, contents, test_share)
 
 
@@ -119,6 +124,7 @@ def make_dataset(name: str, contents: Contents, test_share: float) -> Dataset:
         test_share=test_share,
         mean=half,
         std=half,
+        spans=contents.spans,
     )
 
 

@@ -38,6 +38,7 @@ class Contents:
     classes: tuple[str, ...]
     groups: NDArray[np.int64] | None = None
     group_names: tuple[str, ...] = ()
+    spans: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)

@@ -39,4 +39,5 @@ def subset(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
         inputs=np.asarray(dataset.inputs)[kept],
         labels=np.asarray(dataset.labels)[kept],
         groups=None if dataset.groups is None else np.asarray(dataset.groups)[kept],
+        spans=None if dataset.spans is None else np.asarray(dataset.spans)[kept],
     )
