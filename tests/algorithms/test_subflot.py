@@ -19,6 +19,7 @@ from subflot.algorithms.base import Arrival, Client, ClientContext, Download, St
 from subflot.channels import take
 from subflot.channels.keep import largest, prefix
 from subflot.channels.scale import keep_scale, undo_scale
+from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.task import LocalTraining, Task
 from subflot.weights import Weights
@@ -380,6 +381,30 @@ def test_a_head_is_personal_if_clients_agree_less_on_it_than_on_the_rest(
     for name in ("4.weight", "4.bias"):
         assert torch.allclose(found[name], own[name], rtol=1e-12) == is_personal
     assert not torch.allclose(found["2.bias"], own["2.bias"])
+
+
+def test_a_kept_head_is_used_on_what_comes_next_while_the_global_one_is_trained() -> None:
+    method, client, state = make("subflot-plus", head="kept"), ROWS[1], at_work()
+    sent = method.download(task(), state, client, TURN)
+    part = take(state.weights, task().channels, sent.kept)
+    assert_same(
+        {name: sent.weights[name] for name in ("4.weight", "4.bias")},
+        {name: keep_scale(part, task().channels)[name] for name in ("4.weight", "4.bias")},
+        **DOUBLE,
+    )
+    assert not torch.allclose(sent.weights["2.bias"], part["2.bias"])  # Fused with its history.
+    examples = Examples(torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 1] * 3))
+    context = ClientContext(client, examples, {}, TURN)
+    assert method.extracted(task(), sent, context) == sent.weights  # It has kept nothing yet.
+    upload, memory = method.train(task(), sent, context)
+    later = method.download(task(), replace(state, weights=model_at(0.0, 6)), client, TURN)
+    used = method.extracted(task(), later, replace(context, memory=memory))
+    assert used is not None
+    for name, tensor in later.weights.items():
+        expected = upload.weights[name] if name.startswith("4.") else tensor
+        assert torch.equal(used[name], expected), name
+    narrower = method.download(task(), state, ROWS[2], TURN)
+    assert method.extracted(task(), narrower, replace(context, memory=memory)) == narrower.weights
 
 
 def test_spread_places_give_every_channel_about_as_many_owners() -> None:

@@ -77,9 +77,10 @@ class SubFLOT(Algorithm):
         scale: whether a layer whose inputs are cut is multiplied by what it lost, on the client
             (`subflot.channels.scale`); the server keeps all models in the scale of the full one.
         head: whether the layer that makes the outputs is `shared` like every other, `personal`
-            (alpha is zero there), or `auto`: personal if in the first round, when all clients start
+            (alpha is zero there), `auto`: personal if in the first round, when all clients start
             alike, their updates of it agreed less than those of the rest of the network, as with
-            labels that differ from client to client.
+            labels that differ from client to client, or `kept`: clients train the global one
+            (alpha is one there), and keep what they trained to use it on what they receive next.
         places: where a client without a history begins: with the `first` channels, which all
             clients share, or `spread` evenly, so that every channel has about as many owners.
         proxy: what stands for a client: its `history`, or the `prefix`, largest (`magnitude`) or a
@@ -100,7 +101,7 @@ class SubFLOT(Algorithm):
     extract: Literal["transport", "prefix"] = "transport"
     merge: Literal["transport", "extraction", "position"] = "transport"
     scale: bool = False
-    head: Literal["shared", "personal", "auto"] = "shared"
+    head: Literal["shared", "personal", "auto", "kept"] = "shared"
     places: Literal["first", "spread"] = "first"
     proxy: Literal["history", "prefix", "magnitude", "random"] = "history"
 
@@ -148,7 +149,9 @@ class SubFLOT(Algorithm):
             if self.merge == "extraction":
                 kept = prefix(task.channels, client.pruning_rate)
         anchor = fuse(part, own, self._global_share(state))
-        if self._is_head_personal(state):
+        if self.head == "kept":
+            anchor |= {name: part[name] for name in head_of(task.channels)}
+        elif self._is_head_personal(state):
             anchor |= {name: own[name] for name in head_of(task.channels)}
         extras = {}
         if self.penalty_weight == "auto":
@@ -226,7 +229,15 @@ class SubFLOT(Algorithm):
         )
         metrics = {"training_loss": trained.loss}
         upload = Upload(trained.weights, len(context.examples), download.kept, metrics=metrics)
-        return upload, context.memory
+        if self.head != "kept":
+            return upload, context.memory
+        return upload, {name: trained.weights[name] for name in head_of(task.channels)}
+
+    def extracted(self, task: Task, download: Download, context: ClientContext) -> Weights | None:
+        own = context.memory
+        if self.head != "kept" or any(t.shape != download.weights[n].shape for n, t in own.items()):
+            return download.weights  # With a new rate, what it kept no longer fits.
+        return {**download.weights, **own}
 
     # ----- OTA, on the server
 
