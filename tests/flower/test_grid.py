@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,8 @@ from federations import (
     tiny_data,
     tiny_task,
 )
-from flower_runs import app_of, devices, run_on_grid
+from flower_runs import PARTS, OddGrid, app_of, devices, run_on_grid
 from flwr.app import Array, Context, Message
-from flwr.clientapp import ClientApp
-from flwr.proto.node_pb2 import NodeInfo
 
 from subflot.algorithms import make
 from subflot.algorithms.base import Client
@@ -33,55 +31,6 @@ from subflot.flower.local_grid import LocalGrid
 from subflot.flower.settings import FlowerSettings
 from subflot.simulation.roster import rate_within
 from subflot.simulation.store import Store
-
-PARTS = [{"partition-id": number} for number in range(len(CLIENTS))]
-Change = Callable[[int, int, Message], Message | None]
-"""Partition, round and an honest reply -> what is sent instead; None for nothing."""
-
-
-class OddGrid(LocalGrid):
-    """Nodes with names, of which some are away in some rounds or send what they like."""
-
-    def __init__(
-        self,
-        app: ClientApp,
-        names: Mapping[int, str] | None = None,
-        away: Callable[[int, int], bool] = lambda part, round: False,
-        change: Change = lambda part, round, reply: reply,
-        keys: Mapping[int, bytes] | None = None,
-    ) -> None:
-        super().__init__(app, PARTS)
-        self.keys = keys or {}
-        self.names, self.away, self.change = names or {}, away, change
-        self.round, self.asked = 1, [0] * len(PARTS)
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        there = [node for node in self.get_node_ids() if not self.away(node - 2, self.round)]
-        return [
-            NodeInfo(
-                node_id=node,
-                name=self.names.get(node - 2, ""),
-                public_key=self.keys.get(node - 2, b""),
-                registered_at=f"2026-01-0{9 - node}",  # The last is the oldest.
-            )
-            for node in there
-        ]
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        numbers = []
-        for message in messages:
-            part = message.metadata.dst_node_id - 2
-            is_train = message.metadata.message_type == "train"
-            self.asked[part] += message.metadata.message_type.startswith("query")
-            (number,) = super().push_messages([message])
-            if is_train:
-                round = int(message.metadata.group_id)
-                self.round = round + 1
-                reply = self.change(part, round, self._replies.pop(number))
-                if reply is not None:
-                    self._replies[number] = reply
-            numbers.append(number)
-        return numbers
 
 
 def spoilt(reply: Message) -> Message:
@@ -384,41 +333,6 @@ def test_the_server_waits_until_enough_nodes_are_there(tmp_path: Path) -> None:
     )
     assert "waiting for nodes: 3 of 4 are there" in said
     assert len(metrics_of(tmp_path)[0]["clients"]["client"]) == 4
-
-
-# ----- privacy
-
-
-def uploads(settings: FlowerSettings, tmp_path: Path) -> list[dict[str, torch.Tensor]]:
-    """How far each client moves in the first round, as the server sees it."""
-    method = make("subflot")  # It keeps what clients upload.
-    run_on_grid(method, tmp_path, rounds=1, settings=settings)
-    start = run_rounds(make("subflot"), tmp_path / "own", rounds=1)
-    moved = []
-    for client in final_state(tmp_path).history:
-        mine, free = (final_state(f).history[client] for f in (tmp_path, start))
-        moved.append({name: mine[name] - free[name] for name in mine})
-    return moved
-
-
-def test_clipping_holds_back_the_change_and_keeps_whole_numbers(tmp_path: Path) -> None:
-    far = uploads(FlowerSettings(privacy="clipping", clipping_norm=1e6), tmp_path / "far")
-    assert all(tensor.abs().max() < 1e-6 for one in far for tensor in one.values())
-    near = uploads(FlowerSettings(privacy="clipping", clipping_norm=1e-3), tmp_path / "near")
-    assert all(max(tensor.abs().max() for tensor in one.values()) > 1e-3 for one in near)
-    assert all(one["norm.num_batches_tracked"] == 0 for one in near)
-
-
-def test_local_noise_is_as_large_as_its_settings_say(tmp_path: Path) -> None:
-    settings = FlowerSettings(
-        privacy="local-dp", clipping_norm=1e6, sensitivity=0.1, epsilon=2.0, delta=1e-5
-    )
-    np.random.seed(0)  # noqa: NPY002 - the stream that Flower draws from
-    added = [t for one in uploads(settings, tmp_path) for t in one.values()]
-    noise = torch.cat([tensor.flatten() for tensor in added if tensor.is_floating_point()])
-    wanted = 0.1 * np.sqrt(2 * np.log(1.25 / 1e-5)) / 2.0
-    assert len(noise) > 500
-    assert abs(float(noise.std()) / wanted - 1) < 0.1  # Four standard errors.
 
 
 @pytest.mark.parametrize(

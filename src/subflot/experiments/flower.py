@@ -21,7 +21,7 @@ from subflot.experiments.engines import without_flower
 from subflot.experiments.runner import assemble, bare_task, divided_data, recorded, task_of
 from subflot.flower.client import Device, client_app
 from subflot.flower.server import serve
-from subflot.flower.settings import FlowerSettings
+from subflot.flower.settings import PRIVATE, FlowerSettings
 from subflot.results import FLOWER
 from subflot.simulation import Round
 from subflot.simulation.federation import calibration_of
@@ -32,8 +32,6 @@ from subflot.task import Task
 
 FILE = "run.toml"
 """The file of settings in the folder of a Flower app."""
-PRIVATE = ("privacy", "clipping_norm", "sensitivity", "epsilon", "delta")
-"""Settings of Flower that change what is learned."""
 
 
 # ----- in one command
@@ -65,7 +63,10 @@ def _claim(folder: Path, settings: FlowerSettings) -> None:
     """Note the settings of a run; one that was begun with other privacy is an error."""
     path = folder / FLOWER
     if path.is_file():
-        there = FlowerSettings.of(tomllib.loads(path.read_text()))
+        found = tomllib.loads(path.read_text())
+        if found.get("privacy") == "local-dp":  # Where none is named, this was the default.
+            found = {"sensitivity": 1.0, **found}
+        there = FlowerSettings.of(found)
         odd = [name for name in PRIVATE if getattr(there, name) != getattr(settings, name)]
         if odd:
             raise SubflotError(
@@ -189,7 +190,15 @@ def app_of_clients(home: Path) -> ClientApp:
 def _read(home: Path, context: Context) -> tuple[RunConfig, FlowerSettings]:
     """Read the settings of an app; `set` of the run's own settings changes some of them."""
     changes = parse(str(context.run_config["set"]).split())
-    flat, table = without_flower({**read_config(home / FILE), **changes})
+    written = read_config(home / FILE)
+    flat, table = without_flower({**written, **changes})
+    own = without_flower(written)[1]
+    odd = [name for name in PRIVATE if own.get(name) != table.get(name)]
+    if odd:
+        raise SubflotError(
+            f"{', '.join(odd)} of [flower] would be changed for the server alone",
+            hint=f"write it into {home / FILE}, from which devices take it too",
+        )
     runs = grid(flat)
     if len(runs) != 1:
         raise SubflotError(

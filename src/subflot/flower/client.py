@@ -12,6 +12,7 @@ from flwr.clientapp.typing import Mod
 
 from subflot.algorithms.base import Algorithm, ClientContext
 from subflot.data.federated import Examples
+from subflot.errors import SubflotError
 from subflot.flower.memory import recall, remember
 from subflot.flower.records import (
     CONFIG,
@@ -65,9 +66,11 @@ def client_app(load: Load, settings: FlowerSettings | None = None) -> ClientApp:
     def capabilities(message: Message, context: Context) -> Message:
         return Message(capability_records(load(context)), reply_to=message)
 
-    @app.train(mods=_mods(settings or FlowerSettings()))
+    chosen = settings or FlowerSettings()
+
+    @app.train(mods=_mods(chosen))
     def train(message: Message, context: Context) -> Message:
-        return Message(_train(load(context), message.content), reply_to=message)
+        return Message(_train(load(context), message.content, chosen.privacy), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -102,7 +105,7 @@ def _mods(settings: FlowerSettings) -> list[Mod]:
     return []
 
 
-def _train(device: Device, records: RecordDict) -> RecordDict:
+def _train(device: Device, records: RecordDict, privacy: str = "") -> RecordDict:
     torch.set_num_threads(device.num_threads)
     invitation, download = read_invitation(records)
     client, turn = invitation.client, invitation.turn
@@ -117,6 +120,12 @@ def _train(device: Device, records: RecordDict) -> RecordDict:
     answer = do_part(
         device.algorithm, device.task(), download, context, device.test, invitation.is_measured
     )
+    if privacy == "local-dp" and answer.upload.extras:
+        raise SubflotError(
+            f"{device.algorithm.name} sends {', '.join(answer.upload.extras)} beside its weights, "
+            "to which local-dp adds no noise",
+            hint="choose another method",
+        )
     remember(place, client.id, turn.round, answer.memory, invitation.remembered)
     return answer_records(answer, download)
 

@@ -12,6 +12,7 @@ from subflot.errors import SubflotError
 from subflot.flower.decode import NO_ANSWER, Refused, content_of, read_answer, read_measurement
 from subflot.flower.exchange import exchange
 from subflot.flower.members import Members
+from subflot.flower.privacy import fault_of_change
 from subflot.flower.records import Invitation, invitation_records, weights_records
 from subflot.flower.settings import FlowerSettings
 from subflot.simulation.server import Report, Server
@@ -50,7 +51,10 @@ class Devices:
     def _messages(
         self, invited: Sequence[Client], turn: Turn, is_measured: bool, sent: dict[int, Download]
     ) -> Iterator[tuple[int, Message]]:
-        """Make the messages one by one; of what is sent, only shapes are kept."""
+        """Make the messages one by one; of what is sent, only shapes are kept.
+
+        Where changes are clipped, the values are kept too: what comes is measured against them.
+        """
         manifest, _ = self.server.before(turn.round)
         clipping = self.settings.clipping_norm if self.settings.privacy == "clipping" else None
         for client in invited:
@@ -60,7 +64,9 @@ class Devices:
                 self.members.run, client, turn, round_of(file) if file else 0, is_measured
             )
             records = invitation_records(invitation, download, clipping)
-            shapes = {name: tensor.to("meta") for name, tensor in download.weights.items()}
+            shapes = download.weights
+            if not self.settings.privacy:
+                shapes = {name: tensor.to("meta") for name, tensor in shapes.items()}
             extras = {name: tensor.to("meta") for name, tensor in download.extras.items()}
             sent[client.id] = replace(download, weights=shapes, extras=extras)
             yield client.id, self._message(records, client.id, MessageType.TRAIN, turn.round)
@@ -84,6 +90,12 @@ class Devices:
             answer, is_remembering = read_answer(content, sent, num_bytes(server.task.initial))
         except Refused as refused:
             return self._left_out(client, sent, str(refused), reply)
+        if self.settings.privacy:
+            fault = fault_of_change(
+                sent, answer.upload, self.settings.clipping_norm, self.settings.deviation
+            )
+            if fault:
+                return self._left_out(client, sent, fault, reply)
         try:
             report = server.accept(client, turn, sent, answer)
         except (SubflotError, RuntimeError, ValueError, KeyError, IndexError) as error:

@@ -5,8 +5,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from subflot.errors import SubflotError, UnknownName
+from subflot.flower.privacy import check_noise, noise
 
 PRIVACY = ("", "clipping", "local-dp")
+PRIVATE = ("privacy", "clipping_norm", "sensitivity", "epsilon", "delta")
+"""Settings that change what is learned."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,10 @@ class FlowerSettings:
             costs one more message per client in every round that is measured.
         privacy: what happens on the client before its weights leave it: `clipping` shortens the
             change to `clipping_norm`, `local-dp` also adds noise; nothing if empty.
-        clipping_norm: the longest change, over all weights.
-        sensitivity, epsilon, delta: of the Gaussian noise of `local-dp`.
+        clipping_norm: the longest change, over all weights; a longer one is not merged.
+        sensitivity: of the Gaussian noise of `local-dp`: how far two clipped changes can lie apart,
+            at least twice `clipping_norm`.
+        epsilon, delta: what the noise is to give, for one message.
     """
 
     round_timeout: float = 600.0
@@ -32,7 +37,7 @@ class FlowerSettings:
     measure_global: bool = True
     privacy: str = ""
     clipping_norm: float = 1.0
-    sensitivity: float = 1.0
+    sensitivity: float = 2.0
     epsilon: float = 1.0
     delta: float = 1e-5
 
@@ -42,11 +47,11 @@ class FlowerSettings:
         for name in ("min_uploads", "min_nodes"):
             if getattr(self, name) < 1:
                 raise SubflotError(f"{name} is {getattr(self, name)}", hint="at least 1")
-        for name in ("round_timeout", "clipping_norm", "epsilon", "delta"):
+        for name in ("round_timeout", *PRIVATE[1:]):
             if not 0 < getattr(self, name) < float("inf"):
                 raise SubflotError(f"{name} is {getattr(self, name)}", hint="a positive number")
-        if not 0 <= self.sensitivity < float("inf"):
-            raise SubflotError(f"sensitivity is {self.sensitivity}", hint="zero or more")
+        if self.privacy == "local-dp":
+            check_noise(self.clipping_norm, self.sensitivity, self.epsilon, self.delta)
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> "FlowerSettings":
@@ -67,6 +72,14 @@ class FlowerSettings:
         return cls(**found)
 
     def table(self) -> dict[str, Any]:
-        """Return what differs from the defaults, as `of` takes it."""
+        """Return what differs from the defaults, as `of` takes it; of privacy, everything."""
         usual = asdict(type(self)())
-        return {key: value for key, value in asdict(self).items() if value != usual[key]}
+        told = PRIVATE if self.privacy else ()
+        return {k: v for k, v in asdict(self).items() if v != usual[k] or k in told}
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise that clients add."""
+        if self.privacy != "local-dp":
+            return 0.0
+        return noise(self.sensitivity, self.epsilon, self.delta)
