@@ -68,6 +68,8 @@ NEUTRAL: Mapping[str, Mapping[str, Any] | str] = {
     "fedamp-sub": "there is no global model",
     "fedfomo": "there is no global model",
     "fedfomo-sub": "there is no global model",
+    "fedbn": "there is no global model",
+    "fedbn-sub": "there is no global model",
 }
 """Settings with which a method is FedAvg if every client holds the full model; or why none are."""
 

@@ -9,6 +9,7 @@ from subflot.algorithms.base import Algorithm
 from subflot.algorithms.depthfl import DepthFL
 from subflot.algorithms.fedamp import FedAMP, FedAMPSub
 from subflot.algorithms.fedavg import FedAvg, FedAvgFull
+from subflot.algorithms.fedbn import FedBN, FedBNSub
 from subflot.algorithms.feddrop import FedDrop
 from subflot.algorithms.feddse import FedDSE
 from subflot.algorithms.fedfomo import FedFomo, FedFomoSub
@@ -36,6 +37,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
         *(DepthFL, ScaleFL),
         *(PerFedAvg, PerFedAvgSub, PFedMe, PFedMeSub),
         *(FedAMP, FedAMPSub, FedFomo, FedFomoSub),
+        *(FedBN, FedBNSub),
         Local,
     )
 }
