@@ -11,10 +11,20 @@ from made_records import made_run, made_sheet
 
 from subflot.errors import SubflotError
 from subflot.reporting.sheet import Sheet, read_sheet
-from subflot.reporting.tables import csv_text, latex, mark, markdown, notes, ours, papers, write_all
+from subflot.reporting.tables import (
+    csv_text,
+    latex,
+    mark,
+    markdown,
+    notes,
+    ours,
+    papers,
+    terminal,
+    write_all,
+)
 
 REPORTING = Path(__file__).parents[2] / "src" / "subflot" / "reporting"
-OWN = ("bars", "canvas", "curves", "evidence", "figures", "sheet", "tables")
+OWN = ("bars", "canvas", "curves", "evidence", "figures", "paired", "sheet", "tables")
 
 
 @pytest.fixture
@@ -143,6 +153,59 @@ def test_latex_marks_the_best_and_escapes_names(path: Path) -> None:
     assert r"a\_1 \& 50\% & \textbf{80.00} $\pm$ 14.14 (85.00) & -- \\" in text
     assert text.count(r"\textbf") == 2  # One per column.
     assert r"\begin{tabular}{lrr}" in text
+
+
+# ----- beside the reference
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """Three methods on six clients of one seed; the second is the one that we recommend."""
+    runs = tmp_path / "runs"
+    made_run(runs / "a", [[0.5, 0.6, 0.5, 0.6, 0.5, 0.6]])
+    made_run(runs / "plus", [[0.8, 0.95, 0.9, 0.8, 0.85, 1.0]])
+    made_run(runs / "c", [[0.9, 0.8, 1.0, 0.7, 0.85, 1.0]])
+    rows = ["a", "subflot-plus", "c"]
+    cells = [cell(row, "x", [run]) for row, run in zip(rows, ["a", "plus", "c"], strict=True)]
+    return made_sheet(tmp_path, rows, ["x"], cells=cells)
+
+
+def test_cells_are_compared_with_the_recommended_method_client_by_client(pairs: Path) -> None:
+    sheet = read_sheet(pairs)
+    assert sheet.reference == "subflot-plus"
+    assert set(sheet.paired) == {("a", "x"), ("c", "x")}
+    assert sheet.paired["a", "x"].mean == pytest.approx(-200 / 6)  # -30, -35, -40, -20, -35, -40.
+    assert sheet.paired["a", "x"].is_certain
+    assert sheet.paired["c", "x"].mean == pytest.approx(-5 / 6)  # +10, -15, +10, -10, 0, 0.
+    assert not sheet.paired["c", "x"].is_certain
+
+
+def test_without_it_they_are_compared_with_the_first_row(pairs: Path) -> None:
+    part = read_sheet(pairs).part(["c", "a"], [])
+    assert part.reference == "a"
+    assert part.paired["c", "x"].mean == pytest.approx(195 / 6)
+    assert not read_sheet(pairs).part(["a"], []).paired
+
+
+def test_differences_stand_in_every_format_and_below_is_what_they_mean(pairs: Path) -> None:
+    sheet = read_sheet(pairs)
+    text = markdown(sheet)
+    assert f"| a | 55.00<br>Δ {sheet.paired['a', 'x']} |" in text
+    assert str(sheet.paired["a", "x"]).endswith(" †")
+    assert "| subflot-plus | 88.33 |" in text
+    assert "less that of subflot-plus on the same clients" in text
+    assert "over the clients of one division, not over seeds" in text
+    shown = [str(one) for one in terminal(sheet).columns[1].cells]
+    assert shown[0] == f"55.00\nΔ {sheet.paired['a', 'x']}"
+    small = latex(sheet).splitlines()
+    place = next(i for i, line in enumerate(small) if line.startswith("a & "))
+    assert small[place + 1].startswith(r" & {\footnotesize $-$33.33 [$-$")
+    assert small[place + 1].endswith(r"]$^\dagger$} \\")
+    first, second, third = csv.DictReader(io.StringIO(csv_text(sheet)))
+    assert (first["reference"], first["paired_clients"]) == ("subflot-plus", "6")
+    assert float(first["paired_low"]) < float(first["paired_difference"]) < 0
+    assert second["reference"] == ""
+    assert float(third["paired_low"]) < 0 < float(third["paired_high"])
 
 
 def test_counts_of_another_unit_are_compared_as_shares(tmp_path: Path) -> None:

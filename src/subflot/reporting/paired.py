@@ -3,11 +3,11 @@
 Methods are run on the same clients, so what is drawn again is the difference of each client. The
 interval is a studentised bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap,
 12.5): clients are drawn again within each seed, every draw is divided by its own standard error,
-and the quantiles are taken of that. Plain percentiles and BCa are too short for the few skewed
-clients of a run; `tests/reporting/test_paired.py` counts how often each covers the truth.
+and the quantiles are taken of that. Percentiles are too short for clients as few and skewed as a
+run's: `tests/reporting/test_paired.py` counts how often both cover the truth. BCa lies between.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from statistics import fmean
@@ -27,7 +27,7 @@ NUM_RESAMPLES = 4000
 MOST = 100.0
 """Percentage points by which accuracies can differ."""
 FLAT = 1e-12
-"""Variance of a resample, as a share of that of all clients, below which it is one client's."""
+"""Variance of a resample, as a share of that of all clients, below which its clients are alike."""
 DIGITS = 9
 """Decimals of a difference; what is beyond them is the rounding of shares."""
 MARK = "†"
@@ -51,8 +51,8 @@ class Paired:
 
     Attributes:
         mean: over clients of the means of each seed, over seeds.
-        low, high: the interval, over clients of these seeds; None where clients are too few or
-            all gain the same, so that nothing is known of others.
+        low, high: the interval, over clients of these seeds; None where clients are too few, or
+            too many gain the same, for one that is bounded.
         seeds: those that both methods have.
         num_clients: pairs, over all seeds.
         num_gain, num_lose: of these, who is better off and who worse.
@@ -83,15 +83,15 @@ class Paired:
         return {**asdict(self), "is_certain": self.is_certain}
 
 
-def meaning(num_seeds: int) -> str:
-    """Say what an interval is about; that of one seed is none over seeds.
-
-    Example:
-        >>> meaning(1)
-        '95 % bootstrap interval over the clients of one division, not over seeds'
-    """
-    over = "the clients of one division" if num_seeds == 1 else "clients within each seed"
-    return f"{LEVEL:.0%} bootstrap interval over {over}, not over seeds".replace("%", " %", 1)
+def meaning(found: Iterable[Paired]) -> str:
+    """Say what the intervals of differences are about; that of one seed is none over seeds."""
+    counts = {len(one.seeds) for one in found}
+    over = "clients within each seed"
+    if 1 in counts:
+        over = "the clients of one division" + (
+            f" where there is one seed and else {over}" if len(counts) > 1 else ""
+        )
+    return f"{100 * LEVEL:.0f} % bootstrap interval over {over}, not over seeds"
 
 
 def difference(own: BySeed, other: BySeed) -> Paired | None:
@@ -107,8 +107,9 @@ def difference(own: BySeed, other: BySeed) -> Paired | None:
     every = np.concatenate(list(strata.values()))
     low = high = None
     if min(map(len, strata.values())) > 1:
-        ends = [float(end) for end in interval(list(strata.values()))]
-        low, high = ends if np.isfinite(ends).all() else (None, None)
+        ends = np.array(interval(list(strata.values())))
+        if np.isfinite(ends).all():
+            low, high = (float(end) for end in ends.clip(-MOST, MOST))
     return Paired(
         mean=fmean(float(one.mean()) for one in strata.values()),
         low=low,
@@ -121,7 +122,10 @@ def difference(own: BySeed, other: BySeed) -> Paired | None:
 
 
 def interval(strata: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Bound the mean over seeds of the mean over clients; not a number where all are the same.
+    """Bound the mean over seeds of the mean over clients.
+
+    An end is infinite where too few clients differ from the others, and not a number where none
+    does.
 
     Args:
         strata: of each seed the differences, of shape (..., clients), at least two of them.
@@ -137,7 +141,7 @@ def interval(strata: Sequence[Floats]) -> tuple[Floats, Floats]:
         shift = shift + first
         variance = variance + np.maximum(second - first**2, 0.0) / (size - 1)
         own = own + (off**2).mean(-1) / (size - 1)
-    # A draw of one client alone, over and over, says nothing of the spread: it bounds nothing.
+    # A draw of clients that are all alike says nothing of the spread: it bounds nothing.
     is_flat = variance <= FLAT * own[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where(is_flat, np.copysign(np.inf, shift), shift / np.sqrt(variance))
@@ -147,7 +151,7 @@ def interval(strata: Sequence[Floats]) -> tuple[Floats, Floats]:
     error = np.where(own > 0, np.sqrt(own), np.nan) / len(strata)
     low = centre - error * scaled[..., NUM_RESAMPLES - 1 - below]
     high = centre - error * scaled[..., below]
-    return np.clip(low, -MOST, MOST), np.clip(high, -MOST, MOST)
+    return low, high
 
 
 @lru_cache(maxsize=8)

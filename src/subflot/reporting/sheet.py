@@ -3,12 +3,13 @@
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from subflot.errors import SubflotError
+from subflot.reporting.paired import BySeed, Paired, difference, reference
 from subflot.results import RunRecord, find_run
 
 RUNS = "runs"
@@ -33,6 +34,8 @@ class Cell:
     rank: int | None = None
     """Place among the rows of its group, of those that both we and the paper have; 1 is best."""
     printed_rank: int | None = None
+    clients: BySeed = field(default_factory=dict)
+    """What the values are means of, in percent."""
 
     @property
     def mean(self) -> float | None:
@@ -81,6 +84,24 @@ class Sheet:
         for cell in self.cells.values():
             if len(cell.values) < cell.num_wanted:
                 found.setdefault(cell.reason, []).append(cell)
+        return found
+
+    @property
+    def reference(self) -> str:
+        """The row that the others are compared with, client by client."""
+        names = list(self.rows)
+        return names[reference(names)] if names else ""
+
+    @cached_property
+    def paired(self) -> dict[tuple[str, str], Paired]:
+        """Cell -> how far it is from the reference of its column, where both have clients."""
+        found = {}
+        for row in self.rows:
+            for column in self.columns if row != self.reference else ():
+                other = self.cells[self.reference, column].clients
+                one = difference(self.cells[row, column].clients, other)
+                if one:
+                    found[row, column] = one
         return found
 
     def column(self, name: str) -> list[Cell]:
@@ -147,11 +168,14 @@ def read_sheet(path: Path) -> Sheet:
 def _cell(one: Mapping[str, Any], runs: Sequence[Path]) -> Cell:
     names = [run for run in one.get("runs", ()) if run]
     values = list(one.get("values", ()))
+    clients = {}
     for name in names:
         record = find_run(name, runs)
-        accuracy = _accuracy(record, one.get("part")) if record.is_finished else None
-        if accuracy is not None:
-            values.append(100 * accuracy)
+        found = _clients(record, one.get("part")) if record.is_finished else None
+        if found:
+            values.append(100 * statistics.fmean(found.values()))
+            own = {client: 100 * share for client, share in found.items()}
+            clients[int(record.config["seed"])] = own
     return Cell(
         row=one["row"],
         column=one["column"],
@@ -161,18 +185,19 @@ def _cell(one: Mapping[str, Any], runs: Sequence[Path]) -> Cell:
         spread=one.get("spread"),
         reason=one.get("reason") or NOT_RUN,
         runs=tuple(names),
+        clients=clients,
     )
 
 
-def _accuracy(record: RunRecord, part: Sequence[int] | None) -> float | None:
-    """Average over all clients, or over those of one of so many equal parts."""
-    clients = record.client_accuracies()
+def _clients(record: RunRecord, part: Sequence[int] | None) -> dict[int, float]:
+    """Give the accuracy of all clients, or of those in one of so many equal parts."""
+    found = record.client_accuracies()
     if part:
         number, num_parts = part
         num_clients = _num_clients(record)
         first, last = (num_clients * k // num_parts for k in (number, number + 1))
-        clients = {client: one for client, one in clients.items() if first <= client < last}
-    return statistics.fmean(clients.values()) if clients else None
+        found = {client: one for client, one in found.items() if first <= client < last}
+    return found
 
 
 def _num_clients(record: RunRecord) -> int:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from rich.table import Table
 
+from subflot.reporting.paired import DIGITS, MARK, Paired, meaning
 from subflot.reporting.sheet import Cell, Sheet
 
 HEADER = (
     *("table", "scale", "protocol", "row", "column", "unit"),
     *("mean", "deviation", "num_seeds", "paper", "paper_deviation"),
     *("difference", "rank", "paper_rank", "missing"),
+    *("reference", "paired_difference", "paired_low", "paired_high", "paired_clients"),
 )
 
 
@@ -51,6 +53,17 @@ def papers(cell: Cell, sheet: Sheet) -> str:
     return f"paper {cell.printed:.2f}{spread}, {off}"
 
 
+def behind(cell: Cell, sheet: Sheet) -> str:
+    """Write how far a cell is from the reference, client by client; nothing if that is unknown."""
+    found = sheet.paired.get((cell.row, cell.column))
+    return f"Δ {found}" if found else ""
+
+
+def lines(cell: Cell, sheet: Sheet) -> list[str]:
+    """List what stands in a cell: ours, the difference to the reference, the paper's."""
+    return [one for one in (ours(cell, sheet), behind(cell, sheet), papers(cell, sheet)) if one]
+
+
 def heading(sheet: Sheet) -> str:
     """Name the table, where it stands in the paper, its unit and on which terms it was made."""
     about = sheet.about
@@ -72,6 +85,8 @@ def notes(sheet: Sheet) -> list[str]:
             "it among the rows that both have, ▲n or ▼n places better or worse; the paper's "
             "number and ours less the paper's."
         )
+    if sheet.paired:
+        said.append(_of_pairs(sheet))
     if about.get("settings"):
         changed = ", ".join(f"{key}={value}" for key, value in about["settings"].items())
         said.append(f"Settings changed for all runs: {changed}.")
@@ -85,6 +100,15 @@ def notes(sheet: Sheet) -> list[str]:
     for reason, cells in sheet.missing.items():
         said.append(f"[{_letter(sheet, cells[0])}] {reason} ({_counted(cells, sheet)}).")
     return said
+
+
+def _of_pairs(sheet: Sheet) -> str:
+    title = sheet.rows[sheet.reference]["title"]
+    return (
+        f"Δ: accuracy less that of {title} on the same clients and seeds, in percentage points, "
+        f"with a {meaning(sheet.paired.values())}; {MARK} where it excludes zero. There is none "
+        "where too few clients differ."
+    )
 
 
 def _tuned(sheet: Sheet) -> str:
@@ -120,7 +144,7 @@ def _orders(sheet: Sheet) -> list[str]:
 
 
 def terminal(sheet: Sheet) -> Table:
-    """Draw a table for a terminal, with our number above the paper's in each cell.
+    """Draw a table for a terminal, with our number above the others in each cell.
 
     It has neither heading nor notes.
     """
@@ -130,11 +154,7 @@ def terminal(sheet: Sheet) -> Table:
         table.add_column(str(column["title"]), justify="right")
     for name, row in sheet.rows.items():
         cells = [sheet.cells[name, column] for column in sheet.columns]
-        shown = [
-            "\n".join(part for part in (ours(cell, sheet), papers(cell, sheet)) if part)
-            for cell in cells
-        ]
-        table.add_row(str(row["title"]), *shown)
+        table.add_row(str(row["title"]), *("\n".join(lines(cell, sheet)) for cell in cells))
     if orders := _orders(sheet):
         table.add_section()
         table.add_row("in the paper's order", *orders)
@@ -148,27 +168,26 @@ def markdown(sheet: Sheet) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     titles = [str(column["title"]) for column in sheet.columns.values()]
-    lines = [
+    text = [
         f"**{heading(sheet)}**",
         "",
         line(["", *titles]),
         line([":--", *["--:"] * len(titles)]),
     ]
     for name, row in sheet.rows.items():
-        shown = []
-        for column in sheet.columns:
-            cell = sheet.cells[name, column]
-            below = papers(cell, sheet)
-            shown.append(ours(cell, sheet) + (f"<br>{below}" if below else ""))
-        lines.append(line([str(row["title"]), *shown]))
+        cells = [sheet.cells[name, column] for column in sheet.columns]
+        text.append(line([str(row["title"]), *("<br>".join(lines(one, sheet)) for one in cells)]))
     if orders := _orders(sheet):
-        lines.append(line(["in the paper's order", *orders]))
-    lines += ["", *(f"- {note}" for note in notes(sheet))]
-    return "\n".join(lines) + "\n"
+        text.append(line(["in the paper's order", *orders]))
+    text += ["", *(f"- {note}" for note in notes(sheet))]
+    return "\n".join(text) + "\n"
 
 
 def csv_text(sheet: Sheet) -> str:
-    """Write a table as CSV, a line per cell, at full precision."""
+    """Write a table as CSV, a line per cell, at full precision.
+
+    Of intervals it has what all processors agree on.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(HEADER)
@@ -182,13 +201,25 @@ def csv_text(sheet: Sheet) -> str:
                 *(cell.mean, cell.deviation, len(cell.values)),
                 *(cell.printed, cell.spread, cell.difference, cell.rank, cell.printed_rank),
                 cell.reason if is_missing else "",
+                *_pair(cell, sheet),
             ]
         )
     return out.getvalue()
 
 
+def _pair(cell: Cell, sheet: Sheet) -> tuple[str | float | None, ...]:
+    found = sheet.paired.get((cell.row, cell.column))
+    if not found:
+        return ("",) * 5
+    ends = (None if end is None else round(end, DIGITS) for end in (found.low, found.high))
+    return (sheet.reference, round(found.mean, DIGITS), *ends, found.num_clients)
+
+
 def latex(sheet: Sheet) -> str:
-    """Write a table as LaTeX for the package booktabs; the best of ours in each column is bold."""
+    """Write a table as LaTeX for the package booktabs; the best of ours in each column is bold.
+
+    Below a row, in small print, is how far it is from the reference.
+    """
     best = {
         column: max((c.mean for c in sheet.column(column) if c.mean is not None), default=None)
         for column in sheet.columns
@@ -204,8 +235,9 @@ def latex(sheet: Sheet) -> str:
             number += rf" $\pm$ {cell.deviation:.2f}"
         return number + ("" if cell.printed is None else f" ({cell.printed:.2f})")
 
-    lines = [
+    text = [
         rf"% {heading(sheet)}; the paper's numbers in parentheses",
+        *([f"% {_of_pairs(sheet)}"] if sheet.paired else []),
         rf"\begin{{tabular}}{{l{'r' * len(sheet.columns)}}}",
         r"\toprule",
         " & ".join(["", *(_escaped(str(c["title"])) for c in sheet.columns.values())]) + r" \\",
@@ -213,8 +245,18 @@ def latex(sheet: Sheet) -> str:
     ]
     for name, row in sheet.rows.items():
         cells = [shown(sheet.cells[name, column]) for column in sheet.columns]
-        lines.append(" & ".join([_escaped(str(row["title"])), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+        text.append(" & ".join([_escaped(str(row["title"])), *cells]) + r" \\")
+        pairs = [sheet.paired.get((name, column)) for column in sheet.columns]
+        if any(pairs):
+            text.append(" & ".join(["", *map(_small, pairs)]) + r" \\")
+    return "\n".join([*text, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _small(found: Paired | None) -> str:
+    if not found:
+        return ""
+    text = str(found).replace(f" {MARK}", r"$^\dagger$").replace("-", "$-$")
+    return rf"{{\footnotesize {text}}}"
 
 
 def _escaped(text: str) -> str:
