@@ -1,5 +1,6 @@
 """Pickles give arrays and plain containers; whatever else they ask for is refused."""
 
+import io
 import os
 import pickle
 import subprocess
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from subflot.data.pickles import load_plain
+from subflot.data.pickles import load_plain, load_single
 from subflot.errors import SubflotError
 
 PATH = Path("cifar.tar.gz")
@@ -185,3 +186,51 @@ def test_a_pickle_that_ends_too_early_is_an_error() -> None:
     for length in range(0, len(content), 7):
         with pytest.raises(SubflotError, match="cannot unpickle `batch`"):
             load_plain(content[:length], PATH, "batch")
+
+
+def saved(value: Any) -> bytes:
+    """What numpy writes if it is given no array."""
+    file = io.BytesIO()
+    np.save(file, np.array(value, dtype=object), allow_pickle=True)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("core", [b"numpy._core", b"numpy.core"])
+def test_the_single_value_of_a_file_comes_out_as_it_went_in(core: bytes) -> None:
+    value = {"X": [np.arange(6.0).reshape(2, 3), np.ones((1, 3))], "names": ["a", "b"]}
+    header, _, _ = saved(value).partition(b"\n")
+    content = pickle.dumps(np.array(value, dtype=object), 2).replace(b"numpy._core", core)
+    for given_content in (saved(value), header + b"\n" + content):
+        found = load_single(given_content, PATH)
+        assert found["names"] == value["names"]
+        assert [one.tolist() for one in found["X"]] == [[[0, 1, 2], [3, 4, 5]], [[1, 1, 1]]]
+
+
+def test_a_single_value_may_ask_for_no_more_than_others() -> None:
+    with pytest.raises(SubflotError, match=r"asks to run `.*getattr"):
+        load_single(saved({"X": Call(getattr, "text", "upper")}), PATH)
+    with pytest.raises(SubflotError, match="arrays of 'V3' are not read"):
+        load_single(saved({"X": np.zeros(2, "V3")}), PATH)
+    objects = io.BytesIO()
+    np.save(objects, np.array([[], {}], dtype=object), allow_pickle=True)
+    with pytest.raises(SubflotError, match="holds several objects"):
+        load_single(objects.getvalue(), PATH)
+    for content in (b"", b"PK\x03\x04\n", pickle.dumps({})):
+        with pytest.raises(SubflotError, match="does not begin as a file of numpy"):
+            load_single(content, PATH)
+    with pytest.raises(SubflotError, match="does not hold a single value"):
+        load_single(b"\x93NUMPY\n" + pickle.dumps({}), PATH)
+
+
+def test_objects_are_read_nowhere_else() -> None:
+    with pytest.raises(SubflotError, match="arrays of 'O8' are not read"):
+        load_plain(pickle.dumps(np.array({}, dtype=object)), PATH, "batch")
+
+
+@given(end=st.binary(max_size=24))
+def test_bytes_are_never_taken_for_the_single_value(end: bytes) -> None:
+    kind = dtype(b"O8", OBJECTS)
+    start = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
+    content = b"U" + bytes([len(end)]) + end
+    with pytest.raises(SubflotError, match="holds several objects"):
+        load_single(b"\x93NUMPY\n" + start + b"(K\x01)" + kind + b"\x89" + content + b"tb.", PATH)

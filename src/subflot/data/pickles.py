@@ -23,8 +23,26 @@ NUMBERS = frozenset(["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8",
 
 def load_plain(content: bytes, path: Path, member: str) -> Any:
     """Unpickle arrays, lists, tuples, dicts, strings and numbers; `path` and `member` name it."""
+    return _load(_Plain, content, path, member)
+
+
+def load_single(content: bytes, path: Path) -> Any:
+    """Read the one value that `numpy.save` was given instead of an array: plain, as above.
+
+    It writes a line of header and then the pickle of an array without axes, which holds the value.
+    """
+    header, _, pickled = content.partition(b"\n")
+    if not header.startswith(b"\x93NUMPY"):
+        raise damaged(path, "it does not begin as a file of numpy does")
+    holder = _load(_Single, pickled, path, path.name)
+    if not isinstance(holder, _Array) or not holder.held:
+        raise damaged(path, "it does not hold a single value")
+    return holder.held[0]
+
+
+def _load(kind: "type[_Plain]", content: bytes, path: Path, member: str) -> Any:
     try:
-        return _Plain(io.BytesIO(content), encoding="bytes").load()
+        return kind(io.BytesIO(content), encoding="bytes").load()
     except _Refused as refused:
         raise SubflotError(
             f"{path}: the pickle `{member}` asks to run `{refused}`",
@@ -62,13 +80,32 @@ class _Type:
         self.dtype = np.dtype(f"{order}{self.dtype.str[1:]}")
 
 
+class _Object:
+    """Stands in for numpy's type of objects, which never sees what a pickle says."""
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def _any_type(name: object, align: object = 0, copy: object = 0) -> _Type | _Object:
+    return _Object() if name in ("O8", b"O8") else _Type(name)
+
+
 class _Array(np.ndarray[Any, Any]):
     """An array that takes only bytes that are as many as its shape and plain type want."""
+
+    held: tuple[Any, ...] = ()
+    """The only value of an array of objects, which itself stays empty."""
 
     def __setstate__(self, state: object, /) -> None:
         if not isinstance(state, tuple) or len(state) != 5:
             raise ValueError("an array has another state")
         _, shape, kind, is_turned, content = state
+        if isinstance(kind, _Object):
+            if shape != () or type(content) is not list or len(content) != 1:
+                raise ValueError("an array holds several objects")
+            self.held = tuple(content)
+            return
         dtype = _checked(content, kind, shape)
         super().__setstate__((1, shape, dtype, bool(is_turned), content))  # type: ignore[arg-type]
 
@@ -121,8 +158,14 @@ _ADMITTED: dict[tuple[str, str], Callable[..., Any] | None] = {
 
 
 class _Plain(pickle.Unpickler):
+    admitted = _ADMITTED
+
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _ADMITTED[module, name]
+            return self.admitted[module, name]
         except KeyError:
             raise _Refused(f"{module}.{name}") from None
+
+
+class _Single(_Plain):
+    admitted = _ADMITTED | {("numpy", "dtype"): _any_type}
