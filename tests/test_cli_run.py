@@ -394,7 +394,7 @@ def test_where_all_fail_there_is_no_table_and_every_reason(subflot: Command) -> 
 def test_a_method_that_no_learning_rate_fits_does_not_stop_the_others(
     subflot: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "tiny.toml").write_text(SETTINGS + "[tune]\nlearning_rate = [0.1]\n")
+    (tmp_path / "tiny.toml").write_text(SETTINGS + "[tune]\nlearning_rate = [0.1]\ntrials = 2\n")
     train = SubFLOT.train
 
     def broken(self: SubFLOT, *args: Any) -> tuple[Upload, Memory]:
@@ -405,7 +405,8 @@ def test_a_method_that_no_learning_rate_fits_does_not_stop_the_others(
     code, out, err = subflot(*RUN, "--algorithms", "subflot,local", "--set", "rounds=1")
     assert code == 1
     assert "local" in out
-    assert "subflot: learning_rate none; on validation 0.1: failed" in err
+    assert "subflot, on validation examples: 0.1: failed; 0.033: failed" in err
+    assert "tiny: subflot none (2 trials, all failed); local 0." in " ".join(out.split())
     assert err.splitlines()[-1].startswith("failed: subflot: no learning rate works: round 1 has")
 
 

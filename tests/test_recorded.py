@@ -37,8 +37,10 @@ def recorded(preset: str, options: str) -> list[RunRecord]:
     folder = ROOT / "results" / configs[0].name
     if tune:
         # Chosen anew from the trials on record, none of which is run.
-        configs, choices = Tuning.of(tune).choose(configs, folder / "trials", lambda _: {})
-        assert all(choice.is_complete for choice in choices)
+        subjects = {(one.algorithm, one.name): one for one in reversed(configs)}
+        choices = Tuning.of(tune).choose(subjects, [folder / "trials"])
+        assert all(choice.is_complete for choice in choices.values())
+        configs = [choices[one.algorithm, one.name].applied(one) for one in configs]
     return [record_of(config, folder) for config in configs]
 
 

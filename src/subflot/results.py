@@ -13,6 +13,8 @@ from subflot.errors import SubflotError
 CONFIG, METRICS, TIMING = "config.toml", "metrics.jsonl", "timing.jsonl"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 MANIFEST, BEGUN = "manifest.json", "begun.json"
+FAILED = "failed.txt"
+"""Why a run did not finish; it goes when the run does."""
 FLOWER = "flower.toml"
 """Settings of a run on Flower; other runs have none."""
 
@@ -50,6 +52,12 @@ class RunRecord:
     def is_finished(self) -> bool:
         """Whether all rounds are there."""
         return (self.folder / SUMMARY).is_file()
+
+    @property
+    def failure(self) -> str:
+        """Why it failed when it was last run; empty if it did not."""
+        path = self.folder / FAILED
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
     def summary(self) -> dict[str, Any]:
         """Sum a run up: the last round, the best round beside it, and what it cost."""

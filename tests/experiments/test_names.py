@@ -165,7 +165,7 @@ def test_every_help_ends_with_an_example(subflot: Command, command: str) -> None
         (("table", "labelskew"), "did you mean `label-skew`?"),
         (("figure", "tim"), "did you mean `time`?"),
         (("table", "proxy", "--scale", "huge"), "unknown scale `huge`"),
-        (("table", "proxy", "--protocol", "tunned"), "did you mean `tuned`?"),
+        (("table", "proxy", "--protocol", "serched"), "did you mean `searched`?"),
         (("table", "proxy", "--seeds", "a"), "`a` are no seeds"),
         (("table", "proxy", "--format", "xml"), "unknown format `xml`"),
         (("table", "proxy", "--columns", "cifar"), "did you mean `cifar10`?"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from made_records import made_run
 
+from subflot.algorithms.fedprox import FedProx
 from subflot.errors import SubflotError
 from subflot.experiments import RunConfig, tables, tuning
 from subflot.experiments.batch import run_all, unfinished
@@ -169,14 +170,14 @@ def test_smoke_fills_a_cross_and_the_others_everything(all_data: None, tmp_path:
     assert len(plan(shown, Terms("reduced"), some, [tmp_path])) == 4
 
 
-def test_tuning_adds_a_trial_per_rate_method_and_task(
+def test_a_search_adds_its_trials_for_each_method_and_task(
     all_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("subflot.experiments.tuning.at_hand", lambda *_: DataAtHand())
     shown = grid("sparsity")
-    found = plan(shown, Terms("reduced", "tuned", (0, 1)), Wanted(("flado",)), [tmp_path])
-    # Two tasks, three rates; four columns of each, two seeds. Low to dynamic share their rate.
-    assert sum(one.is_trial for one in found) == 2 * 3
+    found = plan(shown, Terms("reduced", "searched", (0, 1)), Wanted(("flado",)), [tmp_path])
+    # Two tasks; four columns of each, two seeds. Low to dynamic share their settings.
+    assert sum(one.is_trial for one in found) == 2 * tuning.TRIALS
     assert sum(not one.is_trial for one in found) == 8 * 2
 
 
@@ -305,31 +306,47 @@ def one_run(**settings: Any) -> RunConfig:
     )
 
 
-def test_a_tuned_table_takes_the_rate_of_its_trials(tmp_path: Path) -> None:
-    rates: dict[float, float] = {0.01: 0.2, 0.05: 0.3, 0.1: 0.4}
+def test_a_searched_table_takes_the_settings_of_its_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedProx, "tuned", {"proximal_weight": (0.01, 1.0)})
+    rates: dict[float, float] = {0.03: 0.2, 0.1: 0.3, 0.3: 0.4}
     given: list[RunConfig] = []
 
     def runner(configs: Any) -> dict[str, str]:
         given.extend(configs)
         for config in configs:
             if not RunRecord(tmp_path / "runs" / config.run_id).is_finished:
-                made_run(tmp_path / "runs" / config.run_id, [[rates[config.learning_rate]]])
+                score = rates.get(config.learning_rate, 0.1)
+                score += config.algorithm_settings.get("proximal_weight", 0) / 2
+                made_run(tmp_path / "runs" / config.run_id, [[round(score * 20) / 20]])
         return {}
 
-    terms, wanted = Terms(protocol="tuned"), Wanted((), ("digits",))
-    path = fill(TINY, terms, wanted, tmp_path, runner)
+    rows = (
+        *(Row(name, name, name) for name in ("fedprox", "local")),
+        Row("held", "held", "fedprox", {"proximal_weight": 0.5}),
+    )
+    shown = replace(TINY, rows=rows)
+    terms, wanted = Terms(protocol="searched"), Wanted((), ("digits",))
+    path = fill(shown, terms, wanted, tmp_path, runner)
     # What is planned once trials are there is what was run.
-    planned = plan(TINY, terms, wanted, [tmp_path / "runs"])
+    planned = plan(shown, terms, wanted, [tmp_path / "runs"])
     assert {one.config.run_id for one in planned} == {config.run_id for config in given}
     finals = [config for config in given if config.measure_on == "test"]
-    assert [config.learning_rate for config in finals] == [0.1, 0.1]
+    assert [config.learning_rate for config in finals] == [0.3, 0.3, 0.3]
+    weights = [config.algorithm_settings.get("proximal_weight") for config in finals]
+    assert weights == [1.0, None, 0.5]  # A row's own setting is not searched for.
     assert {config.validation_share for config in finals} == {0.0}
     choices = json.loads(path.read_text())["choices"]
-    assert {choice["learning_rate"] for choice in choices} == {0.1}
-    assert choices[0]["scores"] == pytest.approx({str(rate): n for rate, n in rates.items()})
+    assert [choice["learning_rate"] for choice in choices] == [0.3, 0.3]
+    assert [choice["settings"] for choice in choices] == [{"proximal_weight": 1.0}, {}]
+    assert [len(choice["trials"]) for choice in choices] == [tuning.TRIALS] * 2
+    assert all(choice["is_complete"] and choice["is_inside"] for choice in choices)
+    below = "\n".join(read_sheet(path).about["notes"])
+    assert "digits: fedprox 0.3, proximal_weight 1 (8 trials); local 0.3 (8 trials)." in below
 
 
-@pytest.mark.parametrize("protocol", ["printed", "tuned"])
+@pytest.mark.parametrize("protocol", ["printed", "searched"])
 def test_a_table_is_drawn_again_where_its_data_are_not(
     protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,7 +368,7 @@ def test_a_table_is_drawn_again_where_its_data_are_not(
     assert again.cells["fedavg", "digits"] == there.cells["fedavg", "digits"]
     assert again.cells["fedavg", "digits"].values == (50.0,)
     assert again.about["choices"] == there.about["choices"]
-    assert bool(again.about["choices"]) == (protocol == "tuned")
+    assert bool(again.about["choices"]) == (protocol == "searched")
     # Of other seeds nothing is known.
     other = read_sheet(fill(TINY, replace(terms, seeds=(1,)), wanted, tmp_path))
     assert other.cells["fedavg", "digits"].reason == "not here"

@@ -29,7 +29,7 @@ ProtocolName = Annotated[
     str,
     typer.Option(
         metavar="|".join(PROTOCOLS),
-        help="Train as the paper prints, or with learning rates chosen on validation examples.",
+        help="Train as the paper prints, or with settings searched for on validation examples.",
     ),
 ]
 Seeds = Annotated[

@@ -24,7 +24,8 @@ from subflot.experiments.config import RunConfig, grid, parse, read_config
 from subflot.experiments.engines import ENGINES, engine_in, engine_of, without_flower
 from subflot.experiments.runner import Engine, run
 from subflot.experiments.track import tracker
-from subflot.experiments.tuning import Tuning
+from subflot.experiments.tuning import Choice, Tuning
+from subflot.reporting.choices import scores, told
 from subflot.results import RunRecord
 from subflot.simulation import Round
 
@@ -96,25 +97,31 @@ def run_command(
             raise SubflotError(f"`{seeds}` are no seeds", hint="write them as 0,1,2") from None
     tune = settings.pop("tune", None)
     configs = grid(settings)
-    tuning = Tuning.of(tune) if tune else None
+    tuning = None if tune is None else Tuning.of(tune, held=_set_by_hand(settings))
     if dry_run:
         _show_plan(configs, tuning, out)
         return
     for config in configs:
         require(config.data, **config.data_settings)  # Before a method is blamed for it.
     failures: dict[str, str] = {}
+    choices: list[Choice] = []
     if tuning:
-        configs, failures = _tuned(configs, tuning, out, workers)
+        configs, choices = _tuned(configs, tuning, out, workers)
+        hopeless = [choice for choice in choices if choice.learning_rate is None]
+        failures = {one.algorithm: f"no learning rate works: {one.reason}" for one in hopeless}
+    lines = told(choice.told() for choice in choices)
     jobs = [(config, _folder(out, config)) for config in configs]
     records, failed = _run_all(jobs, workers, force, track, chosen)
     failures |= failed
     if as_json:
         shown = [{"run": str(r.folder), **r.config, **r.summary()} for r in records]
-        show_json({"runs": shown, "failures": failures})
+        show_json({"runs": shown, "failures": failures, "choices": [one.told() for one in choices]})
     elif markdown:
-        sys.stdout.write(summary_markdown(records))
+        sys.stdout.write("\n".join([summary_markdown(records), *(f"- {line}\n" for line in lines)]))
     elif records:
         show(summary_table(records, f"{configs[0].name}: last round, means over clients"))
+        for line in lines:
+            show(line)
     if records:
         _say(f"records: {_common(records)}")
     if failures:
@@ -131,26 +138,45 @@ def _trials(out: Path, config: RunConfig) -> Path:
     return out / config.name / "trials"
 
 
+def _set_by_hand(settings: Mapping[str, Any]) -> set[str]:
+    """Name what a file or an option sets, for some methods or for all."""
+    special = settings.get("for", {})
+    return {*settings, *(key for table in special.values() for key in table)}
+
+
+def _subjects(configs: Sequence[RunConfig]) -> dict[tuple[str, str], RunConfig]:
+    """Find the run that settings are searched with: of each method the one with the first seed."""
+    found: dict[tuple[str, str], RunConfig] = {}
+    for config in configs:
+        found.setdefault((config.algorithm, config.name), config)
+    return found
+
+
 def _show_plan(configs: Sequence[RunConfig], tuning: Tuning | None, out: Path) -> None:
-    """Show what would be run; learning rates that trials decide are not known yet."""
-    tried = tuning.trials(configs) if tuning else {}
-    jobs = [
-        (one, _trials(out, one) / one.run_id) for each in tried.values() for one in each.values()
-    ]
+    """Show what would be run; settings that trials decide are not known yet."""
+    jobs = [(config, _folder(out, config)) for config in configs]
     if tuning:
-        show(f"# {len(jobs)} trials come first and decide learning_rate in {len(configs)} runs")
-    for config, folder in jobs or [(config, _folder(out, config)) for config in configs]:
+        folder = _trials(out, configs[0])
+        subjects = _subjects(configs).values()
+        tried = [tuning.known(config, [folder]) for config in subjects]
+        next_ones = [one for _, each in tried for one in each]
+        show(
+            f"# {tuning.trials} trials of each method decide the settings of {len(configs)} runs; "
+            f"{sum(count for count, _ in tried)} are finished"
+        )
+        jobs = [(one, folder / one.run_id) for one in next_ones] or jobs
+    for config, folder in jobs:
         there = "finished" if RunRecord(folder).is_finished else "to run"
         show(f"# {folder} ({there})\n{config.toml()}")
 
 
 def _tuned(
     configs: Sequence[RunConfig], tuning: Tuning, out: Path, workers: int | None
-) -> tuple[list[RunConfig], dict[str, str]]:
-    """Give each method the learning rate that does best on validation examples.
+) -> tuple[list[RunConfig], list[Choice]]:
+    """Give each method the settings that do best on validation examples.
 
     Returns:
-        the runs, and why there are none of some methods.
+        the runs, without those of methods that nothing fits, and what was chosen.
     """
     folder = _trials(out, configs[0])
     with progress() as bar, _saying_how_to_go_on():
@@ -160,17 +186,18 @@ def _tuned(
             return Watch(title, config.rounds, bar)
 
         runner = partial(run_all, folder=folder, workers=workers, watched=watched)
-        tuned, choices = tuning.choose(configs, folder, runner)
-    for choice in choices:
-        scores = (f"{rate:g}: {_score(score)}" for rate, score in choice.scores.items())
-        rate = f"{choice.learning_rate:g}" if choice.learning_rate else "none"
-        _say(f"{choice.algorithm}: learning_rate {rate}; on validation {', '.join(scores)}")
-    hopeless = [choice for choice in choices if not choice.learning_rate]
-    return tuned, {one.algorithm: f"no learning rate works: {one.reason}" for one in hopeless}
-
-
-def _score(share: float | None) -> str:
-    return "failed" if share is None else f"{100 * share:.2f} %"
+        choices = tuning.choose(_subjects(configs), [folder], runner)
+    for choice in choices.values():
+        _say(f"{choice.algorithm}, on validation examples: {scores(choice.told())}")
+    tuned = [
+        choices[config.algorithm, config.name].applied(config)
+        for config in configs
+        if choices[config.algorithm, config.name].learning_rate
+    ]
+    if not tuned:
+        first = next(iter(choices.values()))
+        raise SubflotError(f"no learning rate works for {first.algorithm}: {first.reason}")
+    return tuned, list(choices.values())
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import Any
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
 from subflot.experiments.runner import run
-from subflot.results import find_run
+from subflot.results import FAILED, find_run
 from subflot.simulation import Round
-from subflot.simulation.store import forget
+from subflot.simulation.store import forget, write_text
 from subflot.simulation.workers import default_workers, follow
 
 OnRound = Callable[[Round], None]
@@ -104,7 +104,11 @@ def _try(
         run(config, place, workers=workers, on_round=on_round)
     except SubflotError as error:
         message: Any = error.args[0]
-        return str(message).partition("\n")[0]
+        reason = str(message).partition("\n")[0]
+        if place.is_dir():
+            write_text(place / FAILED, reason + "\n")
+        return reason
+    (place / FAILED).unlink(missing_ok=True)
     if not keep_models:
         forget(place)
     return ""

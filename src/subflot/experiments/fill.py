@@ -1,14 +1,14 @@
-"""Fill a table: run what it asks for and is not there, choose learning rates, write its sheet."""
+"""Fill a table: run what it asks for and is not there, choose settings, write its sheet."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from subflot.experiments.config import RunConfig
 from subflot.experiments.paper import Grid, PaperTask
 from subflot.experiments.scales import Terms
 from subflot.experiments.tables import RUNS, Slot, Wanted, sheet, slots, write_sheet
-from subflot.experiments.tuning import choose, trials
+from subflot.experiments.tuning import choices, subject, tuning_of
 
 SHEETS = "tables"
 Runner = Callable[[Sequence[RunConfig]], dict[str, str]]
@@ -22,29 +22,30 @@ class Planned:
     config: RunConfig
     task: PaperTask
     is_trial: bool = False
-    """Whether it only serves to choose a learning rate."""
+    """Whether it only serves to choose settings."""
 
 
 def plan(grid: Grid, terms: Terms, wanted: Wanted, runs: Sequence[Path]) -> list[Planned]:
     """List the runs that are asked for, each once, trials first.
 
-    With the protocol `tuned`, runs whose trials are not all in the folders `runs` have the
-    usual learning rate.
+    With the protocol `searched`, runs whose trials are not all in the folders `runs` have the
+    usual settings, and trials that depend on others stand for those that they will be.
     """
     asked = _asked(slots(grid, terms, None), grid, terms, wanted)
-    choices = choose(_pairs(asked), terms, runs, {}) if terms.is_tuned else {}
-    found = {
-        config.run_id: Planned(config, task, is_trial=True)
-        for algorithm, task in _pairs(asked)
-        for config in (trials(algorithm, task, terms).values() if terms.is_tuned else ())
-    }
+    pairs = _pairs(asked) if terms.is_searched else []
+    chosen = choices(pairs, terms, runs)
+    found = {}
+    for algorithm, task in pairs:
+        if config := subject(algorithm, task, terms):
+            for one in tuning_of(terms).planned(config, runs):
+                found[one.run_id] = Planned(one, task, is_trial=True)
     for slot in asked:
         config, task = slot.config, slot.column.task
         if not config:
             continue
-        choice = choices.get((config.algorithm, task.name))
+        choice = chosen.get((config.algorithm, task.name))
         if choice and choice.is_complete and choice.learning_rate:
-            config = replace(config, learning_rate=choice.learning_rate)
+            config = choice.applied(config, held=slot.row.settings)
         found.setdefault(config.run_id, Planned(config, task))
     return list(found.values())
 
@@ -72,21 +73,16 @@ def fill(
     runs = [place / RUNS for place in places]
     failures: dict[str, str] = {}
     everything = slots(grid, terms, None)
-    if terms.is_tuned and runner:
+    chosen = {}
+    if terms.is_searched:
         asked = _asked(everything, grid, terms, wanted)
-        failures |= runner(
-            [
-                config
-                for algorithm, task in _pairs(asked)
-                for config in trials(algorithm, task, terms).values()
-            ]
-        )
-    choices = choose(_pairs(everything), terms, runs, failures) if terms.is_tuned else {}
+        searched = choices(_pairs(asked), terms, runs, runner)
+        chosen = {**choices(_pairs(everything), terms, runs), **searched}
     if runner:
-        asked = _asked(slots(grid, terms, choices), grid, terms, wanted)
+        asked = _asked(slots(grid, terms, chosen), grid, terms, wanted)
         configs = {slot.config.run_id: slot.config for slot in asked if slot.config}
         failures |= runner(list(configs.values()))
-    content = sheet(grid, terms, choices, failures)
+    content = sheet(grid, terms, chosen, failures)
     return write_sheet(content, [place / SHEETS for place in places], runs[1:])
 
 
@@ -95,6 +91,6 @@ def _asked(found: Iterable[Slot], grid: Grid, terms: Terms, wanted: Wanted) -> l
 
 
 def _pairs(found: Iterable[Slot]) -> list[tuple[str, PaperTask]]:
-    """List methods and tasks, each pair once: what a learning rate is for."""
+    """List methods and tasks, each pair once: what settings are chosen for."""
     pairs = {(one.row.algorithm, one.column.task.name): one.column.task for one in found}
     return [(algorithm, task) for (algorithm, _), task in pairs.items()]

@@ -24,10 +24,11 @@ three seeds in about two hours on two cores. `paper` is for a GPU.
 """
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
     "printed": {"learning_rate": 0.001, "batch_size": 256},
-    "tuned": {"batch_size": 32},
+    "searched": {"batch_size": 32},
 }
-"""`printed` trains as the paper says. `tuned` takes smaller batches and, for each method and task,
-the learning rate that does best on validation examples, from one grid for all."""
+"""`printed` trains as the paper says. `searched` takes smaller batches and, for each method and
+task, the learning rate and settings that do best on validation examples, after as many trials for
+all."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ class Terms:
                 )
 
     @property
-    def is_tuned(self) -> bool:
-        """Whether learning rates have to be chosen."""
-        return self.protocol == "tuned" and "learning_rate" not in self.settings
+    def is_searched(self) -> bool:
+        """Whether settings have to be chosen."""
+        return self.protocol == "searched" and "learning_rate" not in self.settings
 
     def of(self, column: Column) -> dict[str, Any]:
         """Return the settings of the runs of a column, but for what its rows set."""

@@ -7,7 +7,7 @@ data or this package's settings, so they can be drawn again anywhere.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def slots(grid: Grid, terms: Terms, choices: Choices | None) -> list[Slot]:
     Args:
         grid: the table.
         terms: its scale, protocol and seeds.
-        choices: learning rates of the protocol `tuned`; None takes any, which is good enough
+        choices: of the protocol `searched`; None takes the usual settings, which is good enough
             to count runs.
     """
     found = []
@@ -102,13 +102,13 @@ def _slot(
         config = RunConfig.of(**{**own, "name": RUNS, "algorithm": row.algorithm, "seed": seed})
     except SubflotError as error:
         return Slot(row, column, seed, None, error.args[0])
-    if choices is None or not terms.is_tuned:
+    if choices is None or not terms.is_searched:
         return Slot(row, column, seed, config)
     choice = choices.get((row.algorithm, column.task.name))
     if choice is None or choice.learning_rate is None:
         failed = choice.reason if choice else ""
         return Slot(row, column, seed, None, f"no learning rate works: {failed}" if failed else "")
-    return Slot(row, column, seed, replace(config, learning_rate=choice.learning_rate))
+    return Slot(row, column, seed, choice.applied(config, held=row.settings))
 
 
 def _check_settings(found: Sequence[Slot], terms: Terms) -> None:
@@ -132,7 +132,7 @@ def sheet(
     Args:
         grid: the table.
         terms: its scale, protocol and seeds.
-        choices: the learning rates of the protocol `tuned`.
+        choices: the learning rates and settings of the protocol `searched`.
         failures: run -> why it did not finish.
     """
     by_cell: dict[tuple[str, str], list[Slot]] = {}
@@ -160,16 +160,7 @@ def sheet(
             {"name": c.name, "title": c.title, "x": c.x, "line": c.line} for c in grid.columns
         ],
         "cells": [_cell(grid, terms, slots, failures) for slots in by_cell.values()],
-        "choices": [
-            {
-                "algorithm": choice.algorithm,
-                "task": choice.task,
-                "learning_rate": choice.learning_rate,
-                "is_complete": choice.is_complete,
-                "scores": {str(rate): score for rate, score in choice.scores.items()},
-            }
-            for choice in choices.values()
-        ],
+        "choices": [choice.told() for choice in choices.values()],
     }
 
 
@@ -270,7 +261,7 @@ def _completed(content: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[s
             for cell in content["cells"]
         ],
         "choices": [
-            one if one["scores"] else choices.get((one["algorithm"], one["task"]), one)
+            one if one["trials"] else choices.get((one["algorithm"], one["task"]), one)
             for one in content["choices"]
         ],
     }

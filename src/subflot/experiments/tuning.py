@@ -1,18 +1,28 @@
-"""One learning rate for each method and task, chosen on validation examples from one grid."""
+"""Learning rates and settings that are chosen on validation examples, by as many trials for all."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import log
 from pathlib import Path
 from typing import Any
 
+from subflot.algorithms import ALGORITHMS
+from subflot.data import load as load_data
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
 from subflot.experiments.paper import Column, PaperTask
 from subflot.experiments.scales import Terms, at_hand
-from subflot.results import RunRecord, find_run
+from subflot.experiments.search import Outcome, Space, Trial, best
+from subflot.results import find_run
 
-GRID = (0.01, 0.05, 0.1)
+RATES = (0.03, 0.1, 0.3)
+TRIALS = 8
 VALIDATION_SHARE = 0.2
+Pair = tuple[str, str]
+"""A method and a task."""
+Runner = Callable[[Sequence[RunConfig]], Mapping[str, str]]
+"""Runs configs and returns why some failed, by run."""
 
 
 @dataclass(frozen=True)
@@ -21,178 +31,254 @@ class Choice:
 
     algorithm: str
     task: str
-    scores: Mapping[float, float | None]
-    """Learning rate -> accuracy on validation examples; None where there is no finished run."""
-    reason: str = ""
-    """Why one of them did not finish."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every rate has been tried, so that the choice is fair."""
-        return all(score is not None for score in self.scores.values())
+    outcomes: Mapping[Trial, Outcome] = field(default_factory=dict)
+    is_complete: bool = False
+    """Whether all its trials are there, so that the choice is fair."""
 
     @property
     def learning_rate(self) -> float | None:
-        """The rate with the highest score, the smallest of equals; None if nothing succeeded.
+        """The rate of the best trial; None if nothing succeeded."""
+        found = best(self.outcomes)
+        return found.learning_rate if found else None
 
-        Example:
-            >>> Choice("fedavg", "har", {0.01: 0.5, 0.05: 0.75, 0.1: 0.75}).learning_rate
-            0.05
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Which settings of the best trial are other than the run's."""
+        found = best(self.outcomes)
+        return dict(found.settings) if found else {}
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether smaller and larger rates were tried than the best."""
+        rates = [trial.learning_rate for trial in self.outcomes]
+        return self.learning_rate is not None and min(rates) < self.learning_rate < max(rates)
+
+    @property
+    def reason(self) -> str:
+        """Why one of the trials did not finish."""
+        return next((one.reason for one in self.outcomes.values() if one.reason), "")
+
+    def applied(self, config: RunConfig, held: Iterable[str] = ()) -> RunConfig:
+        """Return a run with what was chosen, but for the settings that are held."""
+        rate = self.learning_rate
+        assert rate is not None
+        chosen = {key: value for key, value in self.settings.items() if key not in held}
+        settings = {**config.algorithm_settings, **chosen}
+        return replace(config, learning_rate=rate, algorithm_settings=settings)
+
+    def told(self) -> dict[str, Any]:
+        """Write it down as the sheets of tables have it."""
+        return {
+            "algorithm": self.algorithm,
+            "task": self.task,
+            "learning_rate": self.learning_rate,
+            "settings": self.settings,
+            "is_complete": self.is_complete,
+            "is_inside": self.is_inside,
+            "trials": [
+                {
+                    "learning_rate": trial.learning_rate,
+                    "settings": dict(trial.settings),
+                    "score": one.score,
+                    "reason": one.reason,
+                }
+                for trial, one in self.outcomes.items()
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How settings are chosen: the `[tune]` table of a file of runs, and what tables do.
+
+    Attributes:
+        learning_rate: the coarse grid that every search starts from.
+        trials: of each method.
+        rounds: of a trial; 0 for as many as a run has.
+        held: settings that somebody chose, so that no trial changes them.
+    """
+
+    learning_rate: tuple[float, ...] = RATES
+    trials: int = TRIALS
+    rounds: int = 0
+    held: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, settings: object, held: Iterable[str] = ()) -> "Tuning":
+        """Read the table."""
+        hint = "write learning_rate = [0.03, 0.1, 0.3], trials = 8, and rounds = 20 for short ones"
+        if not isinstance(settings, Mapping):
+            raise SubflotError(f"tune is {settings!r}", hint=hint)
+        for key in settings:
+            if key not in ("learning_rate", "trials", "rounds"):
+                raise SubflotError(f"tune has no setting `{key}`", hint=hint)
+        rates = settings.get("learning_rate", RATES)
+        is_list = isinstance(rates, list | tuple) and rates
+        if not is_list or not all(isinstance(r, int | float) and r > 0 for r in rates):
+            raise SubflotError(f"tune has learning_rate {rates!r}", hint=hint)
+        counts = {key: settings.get(key, getattr(cls, key)) for key in ("trials", "rounds")}
+        for key, least in (("trials", len(rates)), ("rounds", 0)):
+            is_count = isinstance(counts[key], int) and not isinstance(counts[key], bool)
+            if not is_count or counts[key] < least:
+                told = f"tune has {key} {counts[key]!r}, which must be at least {least}"
+                raise SubflotError(told, hint=hint)
+        return cls(tuple(map(float, rates)), held=frozenset(held), **counts)
+
+    def trial(self, config: RunConfig, trial: Trial) -> RunConfig:
+        """Return the run that scores a trial: it looks at validation examples alone."""
+        rounds = self.rounds or config.rounds
+        return replace(
+            config,
+            learning_rate=trial.learning_rate,
+            algorithm_settings={**config.algorithm_settings, **dict(trial.settings)},
+            rounds=rounds,
+            evaluate_every=rounds,
+            validation_share=VALIDATION_SHARE,
+            measure_on="validation",
+        )
+
+    def choose(
+        self,
+        wanted: Mapping[Pair, RunConfig],
+        runs: Sequence[Path],
+        runner: Runner | None = None,
+    ) -> dict[Pair, Choice]:
+        """Search for all methods and tasks side by side.
+
+        Args:
+            wanted: the run that each search is for.
+            runs: folders of the trials' records.
+            runner: runs the trials that are not there yet; None takes what there is.
         """
-        tried = {rate: score for rate, score in self.scores.items() if score is not None}
-        return max(tried, key=lambda rate: (tried[rate], -rate)) if tried else None
+        failures: dict[str, str] = {}
+        given: set[str] = set()
+
+        def look(config: RunConfig) -> Outcome | None:
+            # Whoever runs trials tries again what failed earlier, perhaps for want of memory.
+            told = failures if runner else None
+            return _outcome(config, runs, told)
+
+        while True:
+            found = {pair: self._replay(config, look) for pair, config in wanted.items()}
+            missing = {one.run_id: one for _, left in found.values() for one in left}
+            left = [one for run_id, one in missing.items() if run_id not in given]
+            if runner is None or not left:
+                break
+            given |= missing.keys()
+            failures |= runner(left)
+        return {
+            pair: Choice(*pair, outcomes, is_complete=not left)
+            for pair, (outcomes, left) in found.items()
+        }
+
+    def known(self, config: RunConfig, runs: Sequence[Path]) -> tuple[int, list[RunConfig]]:
+        """Count the trials that are there, and name those that come next."""
+        found, left = self._replay(config, lambda one: _outcome(one, runs))
+        return len(found), left
+
+    def planned(self, config: RunConfig, runs: Sequence[Path]) -> list[RunConfig]:
+        """List all trials; those that depend on others as if the middle of the grid were best."""
+        middle = log(sorted(self.learning_rate)[len(self.learning_rate) // 2])
+        asked: list[RunConfig] = []
+
+        def guess(one: RunConfig) -> Outcome:
+            asked.append(one)
+            distance = abs(log(one.learning_rate) - middle)
+            return _outcome(one, runs) or Outcome(1 / (1 + distance))
+
+        self._replay(config, guess)
+        return asked
+
+    def _replay(
+        self, config: RunConfig, look: Callable[[RunConfig], Outcome | None]
+    ) -> tuple[dict[Trial, Outcome], list[RunConfig]]:
+        """Go through a search as far as its trials are known; return these and what is to run."""
+        tuned = {
+            key: [value for value in values if value != config.algorithm_settings[key]]
+            for key, values in ALGORITHMS[config.algorithm].tuned.items()
+            if key not in self.held
+        }
+        steps = Space(self.learning_rate, self.trials, tuned, _chance(config)).steps()
+        found: dict[Trial, Outcome] = {}
+        batch = next(steps)
+        while True:
+            configs = {trial: self.trial(config, trial) for trial in batch}
+            known = {trial: look(one) for trial, one in configs.items()}
+            done = {trial: one for trial, one in known.items() if one is not None}
+            found |= done
+            if len(done) < len(batch):
+                return found, [one for trial, one in configs.items() if trial not in done]
+            try:
+                batch = steps.send(done)
+            except StopIteration:
+                return found, []
 
 
-def trials(algorithm: str, task: PaperTask, terms: Terms) -> dict[float, RunConfig]:
-    """Return the runs that decide the learning rate of a method on a task, by rate.
+def _outcome(
+    config: RunConfig, runs: Sequence[Path], failures: Mapping[str, str] | None = None
+) -> Outcome | None:
+    """Read what a trial led to off its record, or off what was told of its failure."""
+    record = find_run(config.run_id, runs)
+    if record.is_finished:
+        return Outcome(record.summary()["trained"])
+    failed = record.failure if failures is None else failures.get(config.run_id)
+    return Outcome(None, failed) if failed else None
 
-    Variants of a method share its rate, and variants of a task theirs. Test examples are not
-    looked at: the runs train on four fifths of the training examples and are measured on the
-    others, after the last round, with the first of the seeds. A task without data, or with
-    settings that do not fit the method, has none.
+
+def _chance(config: RunConfig) -> float:
+    return _guessing(config.data, tuple(sorted(config.data_settings.items())))
+
+
+@cache
+def _guessing(data: str, settings: tuple[tuple[str, Any], ...]) -> float:
+    """Return the accuracy of guessing a class; 0 where the data are not here to count them."""
+    try:
+        return 1 / len(load_data(data, **dict(settings)).classes)
+    except SubflotError:
+        return 0.0
+
+
+# ----- for tables
+
+
+def subject(algorithm: str, task: PaperTask, terms: Terms) -> RunConfig | None:
+    """Return the run that a method's settings on a task are searched with, the first of the seeds.
+
+    Variants of a method share what is found, and variants of a task too. A task without data, or
+    with settings that do not fit the method, has none.
     """
     column = Column(task.name, task.title, task)
     settings = terms.of(column)
     here = at_hand(column, settings)
     if here.missing:
-        return {}
-    settings |= here.settings
+        return None
+    own = {"name": "runs", "algorithm": algorithm, "seed": terms.seeds[0]}
     try:
-        return {rate: _trial(algorithm, settings, terms, rate) for rate in GRID}
+        return RunConfig.of(**{**settings, **here.settings, **own})
     except SubflotError:
-        return {}
+        return None
 
 
-def _trial(algorithm: str, settings: dict[str, Any], terms: Terms, rate: float) -> RunConfig:
-    seeded = {"name": "runs", "algorithm": algorithm, "seed": terms.seeds[0]}
-    return trial(RunConfig.of(**{**settings, **seeded}), rate)
-
-
-def trial(config: RunConfig, rate: float, rounds: int = 0) -> RunConfig:
-    """Return the run that scores a learning rate: it looks at validation examples alone.
-
-    Args:
-        config: the run that the rate is for.
-        rate: the learning rate.
-        rounds: how long it is tried; 0 for as long as the run itself.
-    """
-    rounds = rounds or config.rounds
-    return replace(
-        config,
-        learning_rate=rate,
-        rounds=rounds,
-        evaluate_every=rounds,
-        validation_share=VALIDATION_SHARE,
-        measure_on="validation",
-    )
-
-
-def choose(
+def choices(
     wanted: Iterable[tuple[str, PaperTask]],
     terms: Terms,
     runs: Sequence[Path],
-    failures: Mapping[str, str],
-) -> dict[tuple[str, str], Choice]:
-    """Read the choices for methods and tasks off the records of their trials.
+    runner: Runner | None = None,
+) -> dict[Pair, Choice]:
+    """Choose for methods and tasks; where there is nothing to run, the choice is empty.
 
     Args:
         wanted: methods and tasks.
         terms: the scale and the seeds.
         runs: folders of records.
-        failures: run -> why it did not finish.
+        runner: runs the trials that are not there yet; None takes what there is.
     """
-    return {
-        (algorithm, task.name): _choice(algorithm, task, terms, runs, failures)
-        for algorithm, task in wanted
-    }
+    subjects = {(name, task.name): subject(name, task, terms) for name, task in wanted}
+    there = {pair: config for pair, config in subjects.items() if config}
+    found = tuning_of(terms).choose(there, runs, runner)
+    return {pair: found.get(pair, Choice(*pair)) for pair in subjects}
 
 
-def _choice(
-    algorithm: str,
-    task: PaperTask,
-    terms: Terms,
-    runs: Sequence[Path],
-    failures: Mapping[str, str],
-) -> Choice:
-    tried = {rate: one.run_id for rate, one in trials(algorithm, task, terms).items()}
-    scores = {rate: _score(find_run(run_id, runs)) for rate, run_id in tried.items()}
-    reasons = (failures[run_id] for run_id in tried.values() if run_id in failures)
-    return Choice(algorithm, task.name, scores, next(reasons, ""))
-
-
-def _score(record: RunRecord) -> float | None:
-    return record.summary()["trained"] if record.is_finished else None
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """The `[tune]` table of a file of runs: which learning rates to try, and for how long.
-
-    Attributes:
-        learning_rate: the rates, the same for all methods.
-        rounds: of a trial; 0 for as many as a run has.
-    """
-
-    learning_rate: tuple[float, ...] = GRID
-    rounds: int = 0
-
-    @classmethod
-    def of(cls, settings: object) -> "Tuning":
-        """Read the table."""
-        hint = "write learning_rate = [0.01, 0.05, 0.1], and rounds = 20 for shorter trials"
-        if not isinstance(settings, Mapping):
-            raise SubflotError(f"tune is {settings!r}", hint=hint)
-        for key in settings:
-            if key not in ("learning_rate", "rounds"):
-                raise SubflotError(f"tune has no setting `{key}`", hint=hint)
-        rates, rounds = settings.get("learning_rate", GRID), settings.get("rounds", 0)
-        is_list = isinstance(rates, list | tuple) and rates
-        if not is_list or not all(isinstance(r, int | float) and r > 0 for r in rates):
-            raise SubflotError(f"tune has learning_rate {rates!r}", hint=hint)
-        if not isinstance(rounds, int) or rounds < 0:
-            raise SubflotError(f"tune has rounds {rounds!r}", hint=hint)
-        return cls(tuple(map(float, rates)), rounds)
-
-    def trials(self, configs: Sequence[RunConfig]) -> dict[str, dict[float, RunConfig]]:
-        """Return the trials of each method, with the first of its seeds, by learning rate."""
-        first: dict[str, RunConfig] = {}
-        for config in configs:
-            first.setdefault(config.algorithm, config)
-        return {
-            name: {rate: trial(config, rate, self.rounds) for rate in self.learning_rate}
-            for name, config in first.items()
-        }
-
-    def choose(
-        self,
-        configs: Sequence[RunConfig],
-        runs: Path,
-        runner: Callable[[Sequence[RunConfig]], Mapping[str, str]],
-    ) -> tuple[list[RunConfig], list[Choice]]:
-        """Run the trials that are not there yet, and give each method its learning rate.
-
-        Runs of a method that no rate fits are left out; its choice says why. If nothing is left,
-        that is an error.
-
-        Args:
-            configs: runs of one or more methods.
-            runs: folder of the trials' records.
-            runner: runs configs and returns why some failed, by run.
-        """
-        tried = self.trials(configs)
-        failures = runner([one for of_method in tried.values() for one in of_method.values()])
-        choices = {}
-        for name, of_method in tried.items():
-            scores = {rate: _score(RunRecord(runs / c.run_id)) for rate, c in of_method.items()}
-            reasons = [failures[c.run_id] for c in of_method.values() if c.run_id in failures]
-            choices[name] = Choice(name, configs[0].name, scores, next(iter(reasons), ""))
-        chosen = {name: one.learning_rate for name, one in choices.items() if one.learning_rate}
-        if not chosen:
-            first = next(iter(choices.values()))
-            raise SubflotError(f"no learning rate works for {first.algorithm}: {first.reason}")
-        tuned = [
-            replace(config, learning_rate=chosen[config.algorithm])
-            for config in configs
-            if config.algorithm in chosen
-        ]
-        return tuned, list(choices.values())
+def tuning_of(terms: Terms) -> Tuning:
+    """Return how tables choose settings: all alike, but for what the terms set for all runs."""
+    return Tuning(held=frozenset(terms.settings))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from subflot.errors import SubflotError
+from subflot.reporting.choices import notes
 from subflot.reporting.paired import BySeed, Paired, difference, reference
 from subflot.results import RunRecord, find_run
 
@@ -155,6 +156,7 @@ def read_sheet(path: Path) -> Sheet:
         raise SubflotError(f"there is no sheet {path}") from None
     except ValueError as error:
         raise SubflotError(f"{path} is damaged: {error}") from None
+    raw["notes"] = [*raw.get("notes", ()), *notes(raw)]
     others = (path.parent / place for place in raw.get("records", ()))
     runs = (path.parent.parent / RUNS, *others)
     rows = {row["name"]: row for row in raw.pop("rows")}
