@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "subflot"
 ORDER = (
     "errors",
     "drawing",
+    "texts",
     "results",
     "seeding",
     "threads",

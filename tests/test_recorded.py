@@ -9,11 +9,11 @@ import pytest
 
 from subflot.cli.run import read_settings
 from subflot.cli.summary import summary_markdown
-from subflot.experiments.config import RunConfig, grid, parse
+from subflot.experiments.config import RunConfig, config_of, grid, parse
 from subflot.experiments.tuning import Tuning
 from subflot.reporting.sheet import read_sheet
 from subflot.reporting.tables import FORMATS
-from subflot.results import RunRecord
+from subflot.results import RunRecord, find_runs
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -80,6 +80,13 @@ def test_a_page_says_which_methods_it_shows_as_they_were() -> None:
 def test_a_table_is_what_its_command_prints(preset: str, options: str, table: str) -> None:
     printed, *_ = summary_markdown(recorded(preset, options)).split("\n\n")
     assert table == printed.rstrip("\n")
+
+
+def test_every_run_on_record_is_called_after_its_settings() -> None:
+    folders = [record.folder for record in find_runs(ROOT / "results")]
+    assert len(folders) > 100
+    for folder in folders:
+        assert config_of(folder).run_id == folder.name
 
 
 def test_the_page_has_tables() -> None:

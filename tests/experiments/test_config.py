@@ -15,7 +15,7 @@ from subflot.algorithms.subflot import SubFLOT
 from subflot.data.partition import PARTITIONS
 from subflot.data.sets import SETS
 from subflot.errors import SubflotError, UnknownName
-from subflot.experiments.config import PARTS, RunConfig, grid, parse, read_config
+from subflot.experiments.config import PARTS, RunConfig, config_of, grid, parse, read_config
 from subflot.models import MODELS
 from subflot.task import LocalTraining
 
@@ -57,6 +57,51 @@ def test_what_is_written_is_read_back() -> None:
     again = RunConfig.of(**tomllib.loads(config.toml()))
     assert again == config
     assert again.run_id == config.run_id
+
+
+@given(
+    name=st.text(st.characters(exclude_categories=["Cs"])),
+    budgets=st.lists(st.floats(min_value=0, exclude_min=True, allow_nan=False)),
+)
+def test_any_text_and_any_number_is_read_back(name: str, budgets: list[float]) -> None:
+    """Emoji, control characters and infinity too."""
+    config = RunConfig.of(name=name, budgets=budgets, concentration=float("inf"))
+    assert RunConfig.of(**tomllib.loads(config.toml())) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"test_share": float("nan")}, "test_share is nan"),
+        ({"budgets": [1.0, float("nan")]}, "budgets is nan"),
+        ({"concentration": float("nan")}, "concentration is nan"),
+        ({"name": "run-\udcff"}, r"name is 'run-\\udcff', which is no text"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(SubflotError, match=why):
+        RunConfig.of(**settings)
+
+
+@pytest.mark.parametrize("lost", ["num_clients", "epochs", "algorithm", "seed", "penalty_weight"])
+def test_settings_that_lost_a_line_are_not_those_of_the_run(lost: str, tmp_path: Path) -> None:
+    config = RunConfig.of(
+        algorithm="subflot-partial", num_clients=4, epochs=1, seed=3, penalty_weight=0.5
+    )
+    folder = tmp_path / config.run_id
+    folder.mkdir()
+    path = folder / "config.toml"
+    path.write_text(config.toml())
+    assert config_of(folder) == config
+    lines = [one for one in path.read_text().splitlines(True) if not one.startswith(f"{lost} =")]
+    path.write_text("".join(lines))
+    with pytest.raises(
+        SubflotError, match=r"config\.toml holds the settings of subflot-.*lost lines"
+    ):
+        config_of(folder)
+    named = tmp_path / "mine"  # Who gives a folder another name is on their own.
+    folder.rename(named)
+    assert config_of(named) != config
 
 
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:

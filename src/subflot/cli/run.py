@@ -20,7 +20,7 @@ from subflot.cli.watch import Watch, progress
 from subflot.data.sets import require
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments.batch import run_all
-from subflot.experiments.config import RunConfig, grid, parse, read_config
+from subflot.experiments.config import RunConfig, config_of, grid, parse, read_config
 from subflot.experiments.engines import ENGINES, engine_in, engine_of, without_flower
 from subflot.experiments.runner import Engine, run
 from subflot.experiments.track import tracker
@@ -265,7 +265,7 @@ def resume_command(
     workers: Workers = None,
 ) -> None:
     """Go on with an interrupted run; it ends as if it had never stopped."""
-    config = RunConfig.of(**RunRecord(folder).config)
+    config = config_of(folder)
     records, _ = _run_all([(config, folder)], workers, False, engine=engine_in(folder))
     show(summary_table(records, f"{config.name}: last round, means over clients"))
 

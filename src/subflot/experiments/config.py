@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
@@ -15,11 +16,15 @@ from subflot.data.sets import find as find_set
 from subflot.errors import SubflotError, UnknownName
 from subflot.models import find as find_model
 from subflot.models.load import digest
+from subflot.results import CONFIG, RunRecord
 from subflot.task import LocalTraining
+from subflot.texts import check_writable, toml_value
 
 RESULTS_VERSION = 1
 """Raised with every change that can move numbers of all methods; runs of another version are run
 again. What concerns one method raises its own `Algorithm.version`."""
+RUN_ID = re.compile(r"[a-z0-9-]+-s-?\d+-[0-9a-f]{10}")
+"""What names of runs look like."""
 PARTS = ("algorithm", "partition", "data", "model")
 """What is named and has settings of its own."""
 
@@ -138,6 +143,8 @@ class RunConfig:
         return {} if ":" in self.model else model_settings(find_model(self.model).build)
 
     def _check(self) -> None:
+        for key, value in self.flat().items():
+            check_writable(key, value)
         _ = self.method, self.local  # They check their own settings.
         for key, least in (
             ("rounds", 1),
@@ -201,7 +208,7 @@ class RunConfig:
         """Write the settings as TOML, which `read_config` reads."""
         # TOML has no word for None, which can only be a default.
         given = {key: value for key, value in self.flat().items() if value is not None}
-        lines = [f"{key} = {_toml(value)}" for key, value in given.items()]
+        lines = [f"{key} = {toml_value(value)}" for key, value in given.items()]
         return "\n".join([f"# results version {RESULTS_VERSION}", *lines]) + "\n"
 
 
@@ -290,8 +297,23 @@ def _typed(key: str, value: Any, default: Any) -> Any:
     )
 
 
-def _toml(value: Any) -> str:
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+def config_of(folder: Path) -> RunConfig:
+    """Read the settings of a run, and see that they are those that it was begun with.
+
+    A folder that is called as runs are must hold the run of that name.
+    """
+    there = RunRecord(folder).config
+    config = RunConfig.of(**there)
+    name = folder.resolve().name
+    # Before files of models had digests, the name did not depend on what they say.
+    is_old = ":" in config.model and "model_digest" not in there
+    if RUN_ID.fullmatch(name) and name != config.run_id and not is_old:
+        raise SubflotError(
+            f"{folder / CONFIG} holds the settings of {config.run_id}, and not of the run that its "
+            "folder is called after: it may have lost lines",
+            hint="restore the file; other settings are another run, which `subflot run` begins",
+        )
+    return config
 
 
 def read_config(path: Path) -> dict[str, Any]:

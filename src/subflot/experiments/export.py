@@ -15,10 +15,9 @@ from subflot.algorithms import make
 from subflot.algorithms.base import Turn
 from subflot.data.dataset import Dataset
 from subflot.errors import SubflotError
-from subflot.experiments.config import RunConfig
+from subflot.experiments.config import config_of
 from subflot.experiments.runner import assemble
 from subflot.models import find as find_model
-from subflot.results import RunRecord
 from subflot.simulation.federation import Federation
 from subflot.simulation.store import Store
 from subflot.task import Task, weights_of
@@ -71,7 +70,7 @@ def export(run: Path, client: int | None, path: Path) -> Description:
     It is the model as the client last trained it, where the method keeps it, and otherwise what the
     server would send. Norm statistics are recomputed on training examples.
     """
-    config = RunConfig.of(**RunRecord(run).config)
+    config = config_of(run)
     manifest = Store(run).manifest()
     if manifest is None or not manifest.round:
         raise SubflotError(f"{run} has no finished round yet")

@@ -1,6 +1,5 @@
 """Run a config on Flower: simulated on Ray, or with the apps that `flwr run` starts."""
 
-import json
 import sys
 import tomllib
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from subflot.simulation.roster import Roster
 from subflot.simulation.store import write_text
 from subflot.simulation.workers import default_workers
 from subflot.task import Task
+from subflot.texts import toml_value
 
 FILE = "run.toml"
 """The file of settings in the folder of a Flower app."""
@@ -73,7 +73,7 @@ def _claim(folder: Path, settings: FlowerSettings) -> None:
                 f"{folder} holds a run of other settings: {', '.join(odd)}",
                 hint="name another folder, or add --force to replace it",
             )
-    lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.table().items()]
+    lines = [f"{key} = {toml_value(value)}\n" for key, value in settings.table().items()]
     write_text(path, "".join(lines))
 
 

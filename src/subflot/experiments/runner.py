@@ -21,7 +21,7 @@ from subflot.data import load as load_data
 from subflot.data.federated import Examples, FederatedData, federate
 from subflot.data.subset import subset
 from subflot.errors import SubflotError
-from subflot.experiments.config import RESULTS_VERSION, RunConfig
+from subflot.experiments.config import RESULTS_VERSION, RunConfig, config_of
 from subflot.models import find as find_model
 from subflot.models.load import digest
 from subflot.models.load import load as load_model
@@ -283,6 +283,7 @@ def _claim(folder: Path, config: RunConfig, force: bool) -> None:
                 f"{folder} holds a run of other settings: {', '.join(odd[:5])}",
                 hint="name another folder, or add --force to replace it",
             )
+        config_of(folder)
         return
     write_text(folder / ENVIRONMENT, json.dumps(environment(), indent=1) + "\n")
     write_text(path, config.toml())  # Last: where it stands, all of it was written.

@@ -215,7 +215,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text)
+        part.write_text(text, encoding="utf-8")
         sync(part)
         part.replace(path)
         sync(path.parent)
