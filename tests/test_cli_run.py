@@ -419,8 +419,8 @@ def test_several_seeds_are_one_line_with_their_spread(subflot: Command, tmp_path
     args = ("--seeds", "3,4,5", "--algorithms", "fedavg,local", "--set", "rounds=1")
     code, out, _ = subflot(*RUN, *args, "--markdown")
     assert code == 0
-    head, ruler, fedavg, local, *_, caption = out.splitlines()
-    assert head.startswith("| algorithm | seeds | trained |")
+    head, ruler, fedavg, local, _, caption, _, meaning = out.splitlines()
+    assert head.startswith("| algorithm | seeds | trained | Δ fedavg |")
     assert ruler.count("---:") == head.count("|") - 2
     found = [
         json.loads((folder / "summary.json").read_text())["trained"]
@@ -432,6 +432,15 @@ def test_several_seeds_are_one_line_with_their_spread(subflot: Command, tmp_path
     assert local.startswith(f"| local | 3,4,5 | {100 * mean:.2f} ± {100 * spread:.2f} % |")
     assert fedavg.startswith("| fedavg \\* | 3,4,5 |")
     assert caption.startswith("\\* ignores budgets")
+    assert meaning.endswith(
+        "over clients within each seed, not over seeds; † where it excludes zero"
+    )
+    told = json.loads(subflot(*RUN, *args, "--json")[1])
+    assert told["reference"] == "fedavg"
+    assert told["paired"]["local"]["seeds"] == [3, 4, 5]
+    difference = 100 * (mean - sum(run["trained"] for run in told["runs"][::2]) / 3)
+    assert told["paired"]["local"]["mean"] == pytest.approx(difference)
+    assert f" | {difference:+.2f}" in local
     code, table, _ = subflot(*RUN, *args)
     assert "local" in table
     assert "*" in table

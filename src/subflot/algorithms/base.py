@@ -154,9 +154,6 @@ class Algorithm(ABC):
     """Whether it solves transport problems, for which functions are compiled before the rounds."""
     ignores_budgets: ClassVar[bool] = False
     """Whether clients may train more than their pruning rate allows."""
-    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Settings that the method's own paper tunes, with the values to try; the default is among
-    them."""
 
     def prepare(self, task: Task) -> Task:
         """Return the task with what the method adds to the model, such as early exits."""

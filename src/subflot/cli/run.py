@@ -15,7 +15,7 @@ from rich.table import Table
 
 from subflot.algorithms import ALGORITHMS
 from subflot.cli.show import Json, show, show_json
-from subflot.cli.summary import summary_markdown, summary_table
+from subflot.cli.summary import differences, summary_markdown, summary_table
 from subflot.cli.watch import Watch, progress
 from subflot.data.sets import require
 from subflot.errors import SubflotError, UnknownName
@@ -115,7 +115,18 @@ def run_command(
     failures |= failed
     if as_json:
         shown = [{"run": str(r.folder), **r.config, **r.summary()} for r in records]
-        show_json({"runs": shown, "failures": failures, "choices": [one.told() for one in choices]})
+        base, paired = differences(records)
+        apart = {name: one.fields() for name, one in paired.items()}
+        chosen = [one.told() for one in choices]
+        show_json(
+            {
+                "runs": shown,
+                "reference": base,
+                "paired": apart,
+                "failures": failures,
+                "choices": chosen,
+            }
+        )
     elif markdown:
         sys.stdout.write("\n".join([summary_markdown(records), *(f"- {line}\n" for line in lines)]))
     elif records:

@@ -188,6 +188,15 @@ def cohort(record: RunRecord) -> tuple[str, ...]:
     return tuple(str(record.config.get(key)) for key in SAME_CLIENTS)
 
 
+def compare(
+    own: Sequence[RunRecord], other: Sequence[RunRecord], kind: str = "trained"
+) -> Paired | None:
+    """Compare the runs of two methods; seeds that were not run on the same clients are left out."""
+    whom = {record.config.get("seed", 0): cohort(record) for record in other}
+    mine = [one for one in own if whom.get(one.config.get("seed", 0)) == cohort(one)]
+    return difference(by_seed(mine, kind), by_seed(other, kind))
+
+
 def reference(algorithms: Sequence[str]) -> int:
     """Choose which of several methods the others are compared with; return its place.
 
