@@ -69,10 +69,10 @@ def one_choice(found: Mapping[tuple[str, str], Choice]) -> Choice:
 def test_trials_differ_in_the_learning_rate_alone_and_never_see_test_examples(
     tmp_path: Path,
 ) -> None:
-    own = subject("heterofl", TASK, TERMS)
+    own = subject("feddrop", TASK, TERMS)
     assert own is not None
     runner, ran = scored(tmp_path, lambda _: 0.5)
-    choices([("heterofl", TASK)], TERMS, [tmp_path], runner)
+    choices([("feddrop", TASK)], TERMS, [tmp_path], runner)
     assert [one.learning_rate for one in ran[:3]] == list(RATES)
     assert len(ran) == len({one.run_id for one in ran}) == TRIALS
     assert len({replace(one, learning_rate=0.0).run_id for one in ran}) == 1

@@ -117,14 +117,14 @@ def run_command(
         shown = [{"run": str(r.folder), **r.config, **r.summary()} for r in records]
         base, paired = differences(records)
         apart = {name: one.fields() for name, one in paired.items()}
-        chosen = [one.told() for one in choices]
+        trials = [one.told() for one in choices]
         show_json(
             {
                 "runs": shown,
                 "reference": base,
                 "paired": apart,
                 "failures": failures,
-                "choices": chosen,
+                "choices": trials,
             }
         )
     elif markdown:
