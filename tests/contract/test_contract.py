@@ -70,6 +70,8 @@ NEUTRAL: Mapping[str, Mapping[str, Any] | str] = {
     "fedfomo-sub": "there is no global model",
     "fedbn": "there is no global model",
     "fedbn-sub": "there is no global model",
+    "lg-fedavg": "there is no global model",
+    "lg-fedavg-sub": "there is no global model",
 }
 """Settings with which a method is FedAvg if every client holds the full model; or why none are."""
 

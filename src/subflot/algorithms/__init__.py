@@ -20,6 +20,7 @@ from subflot.algorithms.fjord import FjORD
 from subflot.algorithms.flado import Flado
 from subflot.algorithms.flexfl import FlexFL
 from subflot.algorithms.heterofl import HeteroFL
+from subflot.algorithms.lgfedavg import LGFedAvg, LGFedAvgSub
 from subflot.algorithms.local import Local
 from subflot.algorithms.perfedavg import PerFedAvg, PerFedAvgSub
 from subflot.algorithms.pfedme import PFedMe, PFedMeSub
@@ -37,7 +38,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
         *(DepthFL, ScaleFL),
         *(PerFedAvg, PerFedAvgSub, PFedMe, PFedMeSub),
         *(FedAMP, FedAMPSub, FedFomo, FedFomoSub),
-        *(FedBN, FedBNSub),
+        *(FedBN, FedBNSub, LGFedAvg, LGFedAvgSub),
         Local,
     )
 }
