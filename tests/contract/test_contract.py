@@ -72,6 +72,7 @@ NEUTRAL: Mapping[str, Mapping[str, Any] | str] = {
     "fedbn-sub": "there is no global model",
     "lg-fedavg": "there is no global model",
     "lg-fedavg-sub": "there is no global model",
+    "fedproto": "there is no global model",
 }
 """Settings with which a method is FedAvg if every client holds the full model; or why none are."""
 

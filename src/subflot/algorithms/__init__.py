@@ -14,6 +14,7 @@ from subflot.algorithms.feddrop import FedDrop
 from subflot.algorithms.feddse import FedDSE
 from subflot.algorithms.fedfomo import FedFomo, FedFomoSub
 from subflot.algorithms.fedmp import FedMP
+from subflot.algorithms.fedproto import FedProto
 from subflot.algorithms.fedprox import FedProx
 from subflot.algorithms.fedrolex import FedRolex
 from subflot.algorithms.fjord import FjORD
@@ -38,7 +39,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
         *(DepthFL, ScaleFL),
         *(PerFedAvg, PerFedAvgSub, PFedMe, PFedMeSub),
         *(FedAMP, FedAMPSub, FedFomo, FedFomoSub),
-        *(FedBN, FedBNSub, LGFedAvg, LGFedAvgSub),
+        *(FedBN, FedBNSub, LGFedAvg, LGFedAvgSub, FedProto),
         Local,
     )
 }
