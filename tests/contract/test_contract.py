@@ -56,6 +56,7 @@ NEUTRAL: Mapping[str, Mapping[str, Any] | str] = {
     "adaptivefl": {},
     "flexfl": {},
     "flado": {},
+    "fedma": {},
     "depthfl": {"exits": 1},
     "scalefl": {"exits": 1},
     "local": "nothing is sent",

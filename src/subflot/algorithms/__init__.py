@@ -13,6 +13,7 @@ from subflot.algorithms.fedbn import FedBN, FedBNSub
 from subflot.algorithms.feddrop import FedDrop
 from subflot.algorithms.feddse import FedDSE
 from subflot.algorithms.fedfomo import FedFomo, FedFomoSub
+from subflot.algorithms.fedma import FedMA
 from subflot.algorithms.fedmp import FedMP
 from subflot.algorithms.fedproto import FedProto
 from subflot.algorithms.fedprox import FedProx
@@ -36,6 +37,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     for kind in (
         *(SubFLOTPlus, SubFLOT, SubFLOTPartial, FedAvg, FedAvgFull, FedProx),
         *(HeteroFL, FjORD, FedRolex, FedDrop, FedMP, FedDSE, AdaptiveFL, FlexFL, Flado),
+        FedMA,
         *(DepthFL, ScaleFL),
         *(PerFedAvg, PerFedAvgSub, PFedMe, PFedMeSub),
         *(FedAMP, FedAMPSub, FedFomo, FedFomoSub),
