@@ -109,6 +109,26 @@ def test_what_was_asked_for_is_shown_and_the_whole_table_written(
     assert len(read_sheet(tmp_path / "tables" / "proxy-smoke-printed.json").cells) == 8
 
 
+def test_ranks_are_drawn_beside_the_other_figures(subflot: Command, out: Path) -> None:
+    args = ("--rows", "heterofl,fedrolex,feddrop", "--workers", "1", "--out", str(out), "--ranks")
+    code, _, err = subflot("table", "feature-shift", *SETS, *args)
+    assert code == 0, err
+    for ending in (".png", ".pdf"):
+        picture = out / "figures" / f"feature-shift-smoke-printed-ranks{ending}"
+        assert str(picture) in err
+        assert picture.stat().st_size > 5000
+
+
+def test_ranks_of_too_little_are_refused_after_the_table(subflot: Command, tmp_path: Path) -> None:
+    args = ("--no-run", "--out", str(tmp_path), "--ranks")
+    code, shown, err = subflot("table", "proxy", *SETS, *args)
+    assert code == 2
+    assert shown.count("missing [a]") == 8
+    assert "a diagram of ranks needs 3 columns" in err
+    assert "--columns" in err
+    assert not (tmp_path / "figures").exists()
+
+
 def test_a_dry_run_counts_and_runs_nothing(subflot: Command, out: Path, tmp_path: Path) -> None:
     args = ("table", "proxy", *SETS, "--scale", "reduced", "--dry-run", "--out")
     code, shown, _ = subflot(*args, str(tmp_path))

@@ -44,6 +44,10 @@ def table_command(
     dry_run: options.DryRun = False,
     no_run: options.NoRun = False,
     keep_models: options.KeepModels = False,
+    ranks: Annotated[
+        bool,
+        typer.Option("--ranks", help="Also draw which methods differ over the columns."),
+    ] = False,
 ) -> None:
     """Make a table of the paper: run what is missing, show ours beside the paper's numbers."""
     if form not in ("terminal", *FORMATS):
@@ -71,6 +75,10 @@ def table_command(
         show("\n".join(notes(asked)))
     else:
         sys.stdout.write(FORMATS[form][1](asked))
+    if ranks:
+        from subflot.reporting.figures import draw_ranks
+
+        written += draw_ranks(asked, out / FIGURES / f"{path.stem}-ranks")
     sys.stderr.write(f"wrote {', '.join(map(str, [path, *written]))}\n")
     if name != "resources":
         end_with_failures(asked, grid, terms)

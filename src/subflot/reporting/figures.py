@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from subflot.errors import UnknownName
 from subflot.reporting import bars, curves, evidence
 from subflot.reporting.canvas import save
+from subflot.reporting.ranks import diagram
 from subflot.reporting.sheet import Sheet, read_sheet
 from subflot.reporting.tables import heading
 
@@ -47,3 +48,10 @@ def draw(
     else:
         raise UnknownName("figure", name, (*FROM_SHEETS, *FROM_FILES), "subflot figure --help")
     return save(figure, folder / path.stem)
+
+
+def draw_ranks(sheet: Sheet, stem: Path) -> list[Path]:
+    """Draw which methods of a table differ over its columns; return the files."""
+    figure = diagram(sheet)
+    figure.suptitle(heading(sheet), fontsize="small", wrap=True)
+    return save(figure, stem)
