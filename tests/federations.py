@@ -125,7 +125,9 @@ def contents(folder: Path) -> dict[str, Any]:
         if path.is_file() and path.name not in UNLIKE
     }
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["logs"].pop("timing.jsonl", None)
+    for told in ("logs", "checksums"):
+        manifest[told].pop("timing.jsonl", None)
+    del manifest["checksum"]  # Of the whole text, with what timing says.
     return {**files, "manifest": manifest}
 
 

@@ -1,6 +1,7 @@
-"""Small archives and pictures, made by the tests that read them."""
+"""Small archives and pictures, made by the tests that read them, and damage to files."""
 
 import io
+import json
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -35,3 +36,18 @@ def picture(pixels: NDArray[Any], kind: str = "PNG") -> bytes:
     stream = io.BytesIO()
     Image.fromarray(np.asarray(pixels, dtype=np.uint8)).save(stream, kind)
     return stream.getvalue()
+
+
+def flip(path: Path, place: int, bit: int = 0) -> None:
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def without_checksums(folder: Path) -> None:
+    """Make the folder of a run that has begun one from before there were checksums."""
+    path = folder / "manifest.json"
+    found = json.loads(path.read_text())
+    del found["checksum"], found["checksums"]
+    path.write_text(json.dumps({**found, "format": 1}))

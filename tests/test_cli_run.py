@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from commands import Command
 from federations import contents, differing, metrics_of
+from made_files import without_checksums
 
 from subflot.algorithms.base import ClientContext, Download, Memory, Upload
 from subflot.algorithms.subflot import SubFLOT
@@ -257,6 +258,7 @@ def test_an_interrupted_run_is_resumed(subflot: Command, stopped: Path, whole: P
 
 
 def test_a_folder_of_other_settings_is_refused(subflot: Command, stopped: Path) -> None:
+    without_checksums(stopped)
     path = stopped / "config.toml"
     path.write_text(path.read_text().replace("batch_size = 16", "batch_size = 8"))
     fails(subflot(*RUN), "holds a run of other settings: batch_size", "--force")

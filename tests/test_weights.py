@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from made_files import flip
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from subflot import weights as module
@@ -37,6 +38,42 @@ def test_tensors_come_back_as_they_were(tmp_path: Path) -> None:
             assert found[name].dtype == tensor.dtype
             assert torch.equal(found[name], tensor)
     assert read_described(path)[1]["who"] == "client 3"
+
+
+def test_no_flipped_bit_is_read_as_if_nothing_were(tmp_path: Path) -> None:
+    path = tmp_path / "some"
+    written = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([True]), "c": torch.tensor(3)}
+    write_weights(path, written)
+    whole, num_found = path.read_bytes(), 0
+    for bit in range(0, 8 * len(whole), 3):
+        flip(path, bit // 8, bit % 8)
+        try:
+            found = read_weights(path)
+        except SubflotError as error:
+            assert str(path) in str(error)  # noqa: PT017
+            num_found += 1
+        else:
+            assert found.keys() == written.keys()
+            assert all(torch.equal(found[name], written[name]) for name in written)
+        path.write_bytes(whole)
+    assert num_found > 8 * len(whole) / 3 * 0.7
+
+
+def test_a_tail_of_zeros_shows(tmp_path: Path) -> None:
+    path = tmp_path / "some"
+    write_weights(path, {"a": torch.ones(100)}, {"of": "client 3"})
+    path.write_bytes(path.read_bytes()[:-4] + bytes(4))
+    with pytest.raises(
+        SubflotError, match=r"some is damaged: its checksum is [0-9a-f]{8}, and was"
+    ):
+        read_weights(path)
+
+
+def test_a_file_without_a_checksum_is_read(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(3)}, tmp_path / "old", metadata={"description": '{"of": "3"}'})
+    weights, texts = read_described(tmp_path / "old")
+    assert torch.equal(weights["a"], torch.ones(3))
+    assert texts == {"of": "3"}
 
 
 def test_a_view_is_written_without_what_lies_behind_it(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from subflot.errors import SubflotError
+from subflot.texts import checksum
 
 CONFIG, METRICS, TIMING = "config.toml", "metrics.jsonl", "timing.jsonl"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
@@ -17,6 +18,10 @@ FAILED = "failed.txt"
 """Why a run did not finish; it goes when the run does."""
 FLOWER = "flower.toml"
 """Settings of a run on Flower; other runs have none."""
+LOGS = (METRICS, TIMING)
+FORMAT = 2
+"""Of the manifest; in format 1 it had no checksums."""
+RESTORE = "restore the file, or run again with --force"
 
 
 @dataclass(frozen=True)
@@ -30,23 +35,58 @@ class RunRecord:
         """Every setting that can change a number."""
         path = self.folder / CONFIG
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
+            return tomllib.loads(read_checked(path, self._noted).decode())
         except FileNotFoundError:
             raise SubflotError(
                 f"{self.folder} is not the folder of a run", hint=f"it has no {CONFIG}"
             ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SubflotError(f"{path} is damaged: {error}") from None
+            raise SubflotError(f"{path} is damaged: {error}", hint=RESTORE) from None
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """What the run was made with; nothing if it does not say."""
+        path = self.folder / ENVIRONMENT
+        try:
+            found: dict[str, Any] = dict(json.loads(read_checked(path, self._noted)))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError) as error:
+            raise SubflotError(f"{path} is damaged: {error}", hint=RESTORE) from None
+        return found
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
         """One entry per round: accuracies as shares, clients as columns."""
-        return _lines(self.folder / METRICS)
+        return _lines(self.folder / METRICS, self._noted)
 
     @cached_property
     def timing(self) -> list[dict[str, Any]]:
         """Seconds per round, and by phase."""
-        return _lines(self.folder / TIMING)
+        return _lines(self.folder / TIMING, self._noted)
+
+    @cached_property
+    def _noted(self) -> Mapping[str, Any]:
+        """What is known of the files: from the manifest, and without one from the summary."""
+        found = read_manifest(self.folder)
+        if found is not None:
+            # Of a run that was cut off, only what its last whole round counts.
+            return {**found, "logs": {**dict.fromkeys(LOGS, 0), **found["logs"]}}
+        try:
+            summary = json.loads((self.folder / SUMMARY).read_bytes())
+            return {"checksums": summary.get("checksums", {})}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError) as error:
+            path = self.folder / SUMMARY
+            raise SubflotError(f"{path} is damaged: {error}", hint=RESTORE) from None
+
+    def checksums(self) -> dict[str, str]:
+        """Sum up each file of the record that outlives the models, by which damage shows."""
+        files = (self.folder / name for name in (CONFIG, ENVIRONMENT, *LOGS))
+        return {
+            path.name: checksum(read_checked(path, self._noted)) for path in files if path.is_file()
+        }
 
     @property
     def is_finished(self) -> bool:
@@ -125,14 +165,55 @@ def find_runs(folder: Path) -> Iterator[RunRecord]:
         yield RunRecord(path.parent)
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Read which round of a run is whole, and what its files are; None if nothing says so."""
+    path = folder / MANIFEST
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        number = found.pop("format")
+        if number not in range(1, FORMAT + 1):
+            raise SubflotError(
+                f"{path} has format {number}, this version reads 1 to {FORMAT}",
+                hint="finish the run with the version that began it, or start it anew",
+            )
+        known = found.pop("checksum") if number > 1 else None
+        if known not in (None, checksum(json.dumps(found).encode())):
+            raise ValueError("its checksum is another")
+        found.setdefault("logs", {}), found.setdefault("checksums", {})
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SubflotError(f"{path} is damaged: {error}", hint=RESTORE) from None
+    return found
+
+
+def manifest_text(found: Mapping[str, Any]) -> str:
+    """Write what `read_manifest` reads."""
+    return json.dumps({"format": FORMAT, **found, "checksum": checksum(json.dumps(found).encode())})
+
+
+def read_checked(path: Path, noted: Mapping[str, Any]) -> bytes:
+    """Read what counts of a file of a run; one that is not as it was written is an error.
+
+    Args:
+        path: the file.
+        noted: what the manifest says of the run's files; of older ones it says less.
+    """
+    length, known = noted.get("logs", {}).get(path.name), noted.get("checksums", {}).get(path.name)
+    data = path.read_bytes()[:length]
+    if length is not None and len(data) < length:
+        raise SubflotError(f"{path} is shorter than the {length} bytes it had", hint=RESTORE)
+    if known is not None and known != (found := checksum(data)):
+        raise SubflotError(
+            f"{path} is damaged: its checksum is {found}, and was {known}", hint=RESTORE
+        )
+    return data
+
+
+def _lines(path: Path, noted: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    manifest = path.with_name(MANIFEST)
     try:
-        # Of a run that was cut off, only what its last whole round counts.
-        counted = json.loads(manifest.read_text())["logs"] if manifest.is_file() else None
-        text = path.read_bytes()[: None if counted is None else counted.get(path.name, 0)]
-        return [json.loads(line) for line in text.splitlines()]
-    except (ValueError, KeyError) as error:
-        raise SubflotError(f"{path} is damaged: {error}") from None
+        return [json.loads(line) for line in read_checked(path, noted).splitlines()]
+    except ValueError as error:
+        raise SubflotError(f"{path} is damaged: {error}", hint=RESTORE) from None

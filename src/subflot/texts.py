@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 from typing import Any
 
 from subflot.errors import SubflotError
@@ -20,6 +21,20 @@ def toml_value(value: Any) -> str:
         return repr(value)
     # The escapes of JSON are TOML's too, but it knows no pairs of surrogates, and escapes DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def checksum(data: bytes | memoryview, before: str = "") -> str:
+    """Sum bytes up, so that damage to them shows; it is no protection from anyone's will.
+
+    Args:
+        data: what is summed up.
+        before: the checksum of what comes ahead of it.
+
+    Example:
+        >>> checksum(b"two", checksum(b"one, ")) == checksum(b"one, two") != checksum(b"one, twn")
+        True
+    """
+    return f"{zlib.crc32(data, int(before or '0', 16)):08x}"
 
 
 def check_writable(key: str, value: Any) -> None:

@@ -5,16 +5,20 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from subflot.errors import SubflotError
+from subflot.texts import checksum
 
 Weights = Mapping[str, Tensor]
 """A state dict, read-only by convention."""
 DESCRIPTION = "description"
 """The entry of a file's metadata that holds all texts."""
+CHECKSUM = "checksum"
+"""The text by which a file's damage shows; files from before there was one have none."""
 
 
 def num_bytes(weights: Weights) -> int:
@@ -28,15 +32,31 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def read_described(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file and the description that was written with it."""
+    """Read a safetensors file and the description that was written with it.
+
+    A file that is not as it was written is an error.
+    """
     if not path.is_file():
         raise SubflotError(f"there is no file {path}")
     try:
         with safe_open(path, framework="pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return weights, json.loads((file.metadata() or {}).get(DESCRIPTION, "{}"))
-    except (OSError, ValueError, SafetensorError) as error:
+            texts = json.loads((file.metadata() or {}).get(DESCRIPTION, "{}"))
+            known = texts.pop(CHECKSUM, None)
+    except (OSError, ValueError, AttributeError, SafetensorError) as error:
         raise SubflotError(f"{path} is not a safetensors file: {error}") from None
+    if known is not None and known != (found := _checksum(weights, texts)):
+        raise SubflotError(f"{path} is damaged: its checksum is {found}, and was {known}")
+    return weights, texts
+
+
+def _checksum(weights: Weights, texts: Mapping[str, str]) -> str:
+    """Sum up all that a file says, in no order of its own."""
+    found = checksum(json.dumps(dict(texts), sort_keys=True).encode())
+    for name, tensor in sorted(weights.items()):
+        found = checksum(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        found = checksum(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
+    return found
 
 
 def write_weights(
@@ -54,7 +74,7 @@ def write_weights(
         path: in a folder that exists.
         weights: what is written.
         description: texts that are kept with it.
-        is_lasting: wait until the file would survive a loss of power.
+        is_lasting: wait until the file would survive a loss of power, and give it a checksum.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     memory: set[int] = set()
@@ -67,9 +87,12 @@ def write_weights(
         written[name] = tensor if is_own else tensor.clone()
         memory.add(storage.data_ptr())
     try:
+        texts = dict(description or {})
+        if is_lasting:
+            texts[CHECKSUM] = _checksum(written, texts)
         # One entry alone: several have no fixed order, and equal weights are equal files.
-        text = json.dumps(dict(description or {}), sort_keys=True)
-        save_file(written, part, metadata={DESCRIPTION: text} if description else None)
+        text = json.dumps(texts, sort_keys=True)
+        save_file(written, part, metadata={DESCRIPTION: text} if texts else None)
         if is_lasting:
             sync(part)
         part.replace(path)

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 from federations import differing, metrics_of
+from made_files import flip, without_checksums
 
 from subflot.errors import SubflotError
 from subflot.experiments import RunConfig, run
 from subflot.experiments.runner import assemble
 from subflot.results import RunRecord
 from subflot.simulation import Round
+from subflot.simulation.store import forget
 
 NET = """
 import torch
@@ -47,6 +49,10 @@ class Coloured(nn.Module):
 def net(tmp_path: Path) -> str:
     (tmp_path / "net.py").write_text(NET)
     return str(tmp_path / "net.py")
+
+
+def read(record: RunRecord) -> None:
+    _ = record.config, record.environment, record.rounds
 
 
 @contextmanager
@@ -157,6 +163,8 @@ def test_a_run_leaves_its_record(tmp_path: Path) -> None:
     assert record.is_finished
     assert record.config["max_examples"] == 150
     summary = json.loads((tmp_path / "summary.json").read_text())
+    sums = summary.pop("checksums")
+    assert list(sums) == ["config.toml", "environment.json", "metrics.jsonl", "timing.jsonl"]
     assert summary == record.summary()
     assert summary["trained"] == record.rounds[-1]["trained"]["mean"]
     environment = json.loads((tmp_path / "environment.json").read_text())
@@ -233,10 +241,12 @@ def test_a_folder_of_other_settings_is_refused_and_left_alone(tmp_path: Path) ->
 
 def test_a_run_from_before_a_setting_existed_goes_on(tmp_path: Path) -> None:
     interrupted(tmp_path, tiny())
+    without_checksums(tmp_path)
     path = tmp_path / "config.toml"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("max_norm")]
     path.write_text("\n".join(lines))
     assert run(tiny(), tmp_path, workers=1).is_finished
+    without_checksums(tmp_path)
     path.write_text("\n".join([*lines, "max_norm = 5.0"]))
     with pytest.raises(SubflotError, match="other settings: max_norm"):
         run(tiny(), tmp_path, workers=1)
@@ -257,7 +267,34 @@ def test_a_run_that_lost_its_summary_is_summed_up_again(tmp_path: Path) -> None:
     seen: list[Round] = []
     record = run(tiny(), tmp_path, workers=1, on_round=seen.append)
     assert seen == []
-    assert json.loads((tmp_path / "summary.json").read_text()) == record.summary()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary == {**record.summary(), "checksums": record.checksums()}
+
+
+@pytest.mark.parametrize("file", ["config.toml", "environment.json", "metrics.jsonl"])
+@pytest.mark.parametrize("has_models", [True, False])
+def test_damage_to_a_finished_record_shows_with_and_without_its_models(
+    file: str, has_models: bool, tmp_path: Path
+) -> None:
+    run(tiny(), tmp_path, workers=1)
+    if not has_models:
+        forget(tmp_path)
+    flip(tmp_path / file, -12)
+    with pytest.raises(SubflotError, match=rf"{file} is damaged: .*\n.*restore the file"):
+        read(RunRecord(tmp_path))
+
+
+@pytest.mark.parametrize("file", ["config.toml", "environment.json", "metrics.jsonl"])
+def test_a_run_does_not_go_on_with_a_damaged_file(file: str, tmp_path: Path) -> None:
+    interrupted(tmp_path, tiny())
+    path = tmp_path / file
+    text = path.read_text()
+    for damaged in (text.replace("0", "1"), text[:-1], text[:-9] + 9 * "\0"):
+        path.write_text(damaged)
+        with pytest.raises(SubflotError, match=rf"{file} is (damaged|shorter).*\n.*restore the f"):
+            run(tiny(), tmp_path, workers=1)
+    path.write_text(text)
+    assert run(tiny(), tmp_path, workers=1).is_finished
 
 
 def test_a_place_that_is_no_folder_is_one_clear_error(tmp_path: Path) -> None:

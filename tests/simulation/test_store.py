@@ -5,12 +5,14 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from federations import contents, differing, metrics_of, run_rounds
+from made_files import flip, without_checksums
 from torch import Tensor
 
 from subflot.algorithms import make
@@ -161,6 +163,29 @@ def test_a_damaged_manifest_is_an_error_and_nothing_is_thrown_away(
     with pytest.raises(SubflotError, match=message):
         store.open()
     assert (store.folder / "state-2.safetensors").exists()
+
+
+def test_no_flipped_bit_of_a_manifest_is_read_as_if_nothing_were(store: Store) -> None:
+    path, before = store.folder / "manifest.json", store.manifest()
+    whole = path.read_bytes()
+    for bit in range(0, 8 * len(whole), 3):
+        flip(path, bit // 8, bit % 8)
+        with pytest.raises(SubflotError, match=r"manifest\.json (is damaged|has format)"):
+            store.manifest()
+        path.write_bytes(whole)
+    assert store.manifest() == before
+
+
+def test_a_folder_from_before_checksums_is_read_and_gets_them(store: Store) -> None:
+    without_checksums(store.folder)
+    manifest = store.open()
+    assert manifest is not None
+    assert equal(store.state(manifest).weights, weights(2))
+    store.write(replace(manifest, round=3), State(weights(3)))
+    store.commit(replace(manifest, round=3), {"metrics.jsonl": {"round": 3}})
+    flip(store.folder / "metrics.jsonl", 0)
+    with pytest.raises(SubflotError, match=r"metrics\.jsonl is damaged: its checksum"):
+        store.open()
 
 
 def test_a_log_that_lost_lines_is_an_error(store: Store) -> None:

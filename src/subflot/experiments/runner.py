@@ -74,7 +74,8 @@ def recorded(config: RunConfig, folder: Path, *, force: bool = False) -> Iterato
         is_finished = RunRecord(folder).is_finished
         yield is_finished
         if not is_finished:
-            summary = RunRecord(folder).summary()
+            record = RunRecord(folder)
+            summary = {**record.summary(), "checksums": record.checksums()}
             write_text(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from subflot.errors import SubflotError
-from subflot.results import ENVIRONMENT, RunRecord
+from subflot.results import RunRecord
 
 MOST_POINTS = 500
 """Points of a curve; more rounds than these are drawn at even distances, first and last among
@@ -34,7 +33,7 @@ def digest(records: Sequence[RunRecord], root: Path) -> dict[str, Any]:
     names = labels(configs, [_path(record, root) for record in records])
     kinds = experiments(configs)
     groups = list(dict.fromkeys(map(_group, configs)))
-    machines = [environment(record) for record in records]
+    machines = [record.environment for record in records]
     environments = [json.loads(text) for text in dict.fromkeys(map(json.dumps, machines))]
     odd = differing(configs)
     runs = []
@@ -210,18 +209,6 @@ def _over_seeds(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         found[key] = fmean(values) if values else None
         found[f"{key}_spread"] = stdev(values) if len(values) > 1 else None
     return found
-
-
-def environment(record: RunRecord) -> dict[str, Any]:
-    """Return what a run was made with; nothing if it does not say."""
-    path = record.folder / ENVIRONMENT
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise SubflotError(f"{path} is damaged: {error}") from None
-    return found if isinstance(found, dict) else {}
 
 
 def _thinned(rounds: Sequence[int], most: int) -> Sequence[int]:

@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image, UnidentifiedImageError
 
 from subflot.errors import SubflotError
-from subflot.reporting.digest import digest, environment
+from subflot.reporting.digest import digest
 from subflot.reporting.notices import notices
 from subflot.reporting.survey import Survey
 from subflot.results import RunRecord
@@ -115,7 +115,7 @@ def _readable(
     found, damaged = [], []
     for record in records:
         try:
-            _ = record.config, record.rounds, record.timing, environment(record)
+            _ = record.config, record.rounds, record.timing, record.environment
         except SubflotError as error:
             damaged.append({"about": record.folder.name, "text": f"left out: {error.args[0]}"})
         else:

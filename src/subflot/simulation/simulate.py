@@ -264,6 +264,7 @@ class _Loop:
             turn.round,
             {**now.history, **_files(reports, "history")},
             {**now.memory, **_files(reports, "memory")},
+            checksums=now.checksums,
         )
         store.write(manifest, after)
         measured = self._measured(manifest, clients, crew) if is_measured else None

@@ -24,12 +24,23 @@ import torch
 
 from subflot.algorithms.base import Memory, State
 from subflot.errors import SubflotError
-from subflot.results import BEGUN, MANIFEST
+from subflot.results import (
+    BEGUN,
+    CONFIG,
+    ENVIRONMENT,
+    MANIFEST,
+    RESTORE,
+    manifest_text,
+    read_checked,
+    read_manifest,
+)
+from subflot.texts import checksum
 from subflot.weights import Weights, read_weights, sync, write_weights
 
-FORMAT = 1
 PER_CLIENT = ("history", "memory")
 LOGS = "*.jsonl"
+FIXED = (CONFIG, ENVIRONMENT)
+"""Written before the first round, and never again."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,8 @@ class Manifest:
     memory: Mapping[str, str] = field(default_factory=dict)
     logs: Mapping[str, int] = field(default_factory=dict)
     """Log -> bytes that count."""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    """Log, or file that never changes -> by what its damage shows. Those of tensors hold theirs."""
 
     @property
     def state(self) -> str:
@@ -78,22 +91,12 @@ class Store:
 
     def manifest(self) -> Manifest | None:
         """Return the last whole round; None before the first commit."""
-        path = self.folder / MANIFEST
+        found = read_manifest(self.folder)
         try:
-            found = json.loads(path.read_text())
-            number = found.pop("format")
-            if number != FORMAT:
-                raise SubflotError(
-                    f"{path} has format {number}, this version reads {FORMAT}",
-                    hint="finish the run with the version that began it, or start it anew",
-                )
-            return Manifest(**found)
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError) as error:
-            raise SubflotError(
-                f"{path} is damaged: {error}", hint="restore the file, or run again with --force"
-            ) from None
+            return None if found is None else Manifest(**found)
+        except TypeError as error:
+            path = self.folder / MANIFEST
+            raise SubflotError(f"{path} is damaged: {error}", hint=RESTORE) from None
 
     def state(self, manifest: Manifest) -> State:
         """Read the server's state after the manifest's round."""
@@ -125,13 +128,11 @@ class Store:
         manifest = self.manifest()
         self._sweep(manifest or Manifest(-1))
         counted = manifest.logs if manifest else {}
-        for log, length in counted.items():
-            path = self.folder / log
-            if not path.exists() or path.stat().st_size < length:
-                raise SubflotError(
-                    f"{path} is shorter than the {length} bytes it had",
-                    hint="restore the file, or run again with --force",
-                )
+        for name in {**counted, **manifest.checksums} if manifest else ():
+            try:
+                read_checked(self.folder / name, vars(manifest))
+            except FileNotFoundError:
+                raise SubflotError(f"{self.folder / name} is gone", hint=RESTORE) from None
         for path in self.folder.glob(LOGS):  # Also those of which nothing counts yet.
             os.truncate(path, counted.get(path.name, 0))
         return manifest
@@ -144,23 +145,34 @@ class Store:
     def commit(self, manifest: Manifest, lines: Mapping[str, Any]) -> Manifest:
         """Make a round count: its state, its logs' new lines, and the files that it names."""
         try:
-            logs = {log: self._append(log, line) for log, line in lines.items()}
+            sums = {**self._fixed(), **manifest.checksums}
+            logs = {}
+            for log, line in lines.items():
+                logs[log], sums[log] = self._append(log, line, sums.get(log))
             for name in PER_CLIENT:
                 sync(self.folder / name)
         except OSError as error:
             raise SubflotError(f"cannot write to {self.folder}: {error}") from None
-        whole = Manifest(manifest.round, manifest.history, manifest.memory, logs)
-        write_text(self.folder / MANIFEST, json.dumps({"format": FORMAT, **vars(whole)}))
+        whole = Manifest(manifest.round, manifest.history, manifest.memory, logs, sums)
+        write_text(self.folder / MANIFEST, manifest_text(vars(whole)))
         self._sweep(whole)
         return whole
 
-    def _append(self, log: str, line: Any) -> int:
-        with (self.folder / log).open("ab") as file:
-            if line is not None:
-                file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+    def _append(self, log: str, line: Any, before: str | None) -> tuple[int, str]:
+        """Add a line to a log; return the log's length and, from that before, its checksum."""
+        path = self.folder / log
+        if before is None:  # The first line, or the run began before logs had checksums.
+            before = checksum(path.read_bytes() if path.exists() else b"")
+        data = json.dumps(line, allow_nan=False).encode() + b"\n"
+        with path.open("ab") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            return file.tell()
+            return file.tell(), checksum(data, before)
+
+    def _fixed(self) -> dict[str, str]:
+        paths = [self.folder / name for name in FIXED]
+        return {path.name: checksum(path.read_bytes()) for path in paths if path.is_file()}
 
     def _sweep(self, manifest: Manifest) -> None:
         """Remove files of rounds that are over or never became whole."""
@@ -177,9 +189,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     try:
         return read_weights(path)
     except SubflotError as error:
-        raise SubflotError(
-            f"a checkpoint is damaged: {error}", hint="restore the file, or run again with --force"
-        ) from None
+        raise SubflotError(f"a checkpoint is damaged: {error}", hint=RESTORE) from None
 
 
 def file_of(kind: str, client: int, round: int) -> str:
