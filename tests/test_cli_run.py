@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from made_files import without_checksums
 from subflot.algorithms.base import ClientContext, Download, Memory, Upload
 from subflot.algorithms.subflot import SubFLOT
 from subflot.cli.watch import Watch
+from subflot.experiments import RunConfig
 from subflot.simulation import Round
 from subflot.task import Task
 
@@ -213,10 +215,37 @@ def test_a_run_whose_model_was_edited_is_not_resumed(
     (tmp_path / "net.py").write_text(NET.replace("WIDTH", "16"))
     folder = interrupted(subflot, monkeypatch, tmp_path, "--set", "model=net.py:Net")
     (tmp_path / "net.py").write_text(NET.replace("WIDTH", "8"))
-    outcome = subflot("resume", str(folder), "--workers", "1")
-    fails(outcome, "net.py has changed since the run began", "put the file back as it was")
+    resume = ("resume", str(folder), "--workers", "1", "--trust")
+    fails(subflot(*resume), "net.py has changed since the run began", "put the file back as it was")
     (tmp_path / "net.py").write_text(NET.replace("WIDTH", "16"))
-    assert subflot("resume", str(folder), "--workers", "1")[0] == 0
+    assert subflot(*resume)[0] == 0
+
+
+@pytest.mark.parametrize("model", ["{folder}/net.py:Net", "received.net:Net"])
+@pytest.mark.parametrize("is_old", [True, False])
+def test_no_code_of_a_received_folder_is_run_unless_it_is_trusted(
+    model: str, is_old: bool, subflot: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not that of the packages in which a module is looked for."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = f"open({str(tmp_path / 'was-run')!r}, 'w')\n"
+    folder = tmp_path / "received"
+    folder.mkdir()
+    for name in ("__init__.py", "net.py"):
+        (folder / name).write_text(code)
+    own = model.format(folder=folder)
+    config = RunConfig.of(
+        name="tiny", model=own, model_digest=sha256(code.encode()).hexdigest()[:10]
+    )
+    lines = [one for one in config.toml().splitlines() if not (is_old and "_digest" in one)]
+    (folder / "config.toml").write_text("\n".join(lines))
+    for command in (("resume", str(folder)), ("export", str(folder), "--client", "0")):
+        fails(subflot(*command), f"would run code: its model is {own}", "--trust")
+    subflot("report", str(folder))
+    assert not (tmp_path / "was-run").exists()
+    if not is_old and model[0] == "{":
+        subflot("resume", str(folder), "--workers", "1", "--trust")
+        assert (tmp_path / "was-run").exists()
 
 
 # ----- folders that are not as they were left

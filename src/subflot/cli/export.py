@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from subflot.cli.show import Json, show, show_json
+from subflot.cli.show import Json, Trust, show, show_json
 from subflot.data import load as load_data
 from subflot.errors import SubflotError
 from subflot.experiments.export import describe, export, load, predict, read_examples
@@ -22,6 +22,7 @@ def export_command(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to write it, .safetensors.")
     ] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Write one client's model as a file that `subflot predict` and `subflot.load` take."""
@@ -29,7 +30,7 @@ def export_command(
     path = output or Path(f"{name}.safetensors")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise SubflotError(f"cannot write {path}", hint="name a file in a folder that exists")
-    described = export(run, client, path)
+    described = export(run, client, path, is_trusted=trust)
     if as_json:
         show_json(asdict(described))
     accuracy = "" if described.accuracy is None else f", accuracy {described.accuracy:.1%}"

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from subflot.algorithms import ALGORITHMS
-from subflot.cli.show import Json, show, show_json
+from subflot.cli.show import Json, Trust, show, show_json
 from subflot.cli.summary import differences, summary_markdown, summary_table
 from subflot.cli.watch import Watch, progress
 from subflot.data.sets import require
@@ -253,7 +253,8 @@ def _run_all(
             except KeyboardInterrupt:
                 done = len(RunRecord(folder).rounds)
                 _say(f"stopped; {done} of {config.rounds} rounds of {config.algorithm} are saved")
-                _say(f"to go on: subflot resume {folder}")
+                needed = " --trust" if ":" in config.model else ""
+                _say(f"to go on: subflot resume {folder}{needed}")
                 raise typer.Exit(130) from None
             except SubflotError as error:
                 if len(jobs) == 1:
@@ -274,9 +275,10 @@ def _common(records: Sequence[RunRecord]) -> Path:
 def resume_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a run that was interrupted.")],
     workers: Workers = None,
+    trust: Trust = False,
 ) -> None:
     """Go on with an interrupted run; it ends as if it had never stopped."""
-    config = config_of(folder)
+    config = config_of(folder, is_trusted=trust)
     records, _ = _run_all([(config, folder)], workers, False, engine=engine_in(folder))
     show(summary_table(records, f"{config.name}: last round, means over clients"))
 

@@ -22,6 +22,9 @@ Inputs = Annotated[
     ),
 ]
 Classes = Annotated[int | None, typer.Option(help="Classes of a bundled model.", min=1)]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run the code that the run names as its model.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

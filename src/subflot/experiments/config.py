@@ -297,12 +297,23 @@ def _typed(key: str, value: Any, default: Any) -> Any:
     )
 
 
-def config_of(folder: Path) -> RunConfig:
+def config_of(folder: Path, *, is_trusted: bool = False) -> RunConfig:
     """Read the settings of a run, and see that they are those that it was begun with.
 
-    A folder that is called as runs are must hold the run of that name.
+    A folder that is called as runs are must hold the run of that name. Who sends a folder chooses
+    the code that it names as well as what vouches for it, so that only the user can say yes.
+
+    Args:
+        folder: of the run.
+        is_trusted: code that the settings name as the model may be run.
     """
     there = RunRecord(folder).config
+    named = str(there.get("model", ""))
+    if ":" in named and not is_trusted:  # Before anything of it is looked for.
+        raise SubflotError(
+            f"the run in {folder} would run code: its model is {named}",
+            hint="read that code if the folder may come from somebody else; --trust runs it",
+        )
     config = RunConfig.of(**there)
     name = folder.resolve().name
     # Before files of models had digests, the name did not depend on what they say.

@@ -64,13 +64,19 @@ class Description:
         return data.tensors(np.arange(len(inputs)))[0]
 
 
-def export(run: Path, client: int | None, path: Path) -> Description:
+def export(run: Path, client: int | None, path: Path, *, is_trusted: bool = False) -> Description:
     """Write a client's model of a run; with None the global model.
 
     It is the model as the client last trained it, where the method keeps it, and otherwise what the
     server would send. Norm statistics are recomputed on training examples.
+
+    Args:
+        run: the folder of the run.
+        client: its number.
+        path: what is written.
+        is_trusted: code that the run names as its model may be run.
     """
-    config = config_of(run)
+    config = config_of(run, is_trusted=is_trusted)
     manifest = Store(run).manifest()
     if manifest is None or not manifest.round:
         raise SubflotError(f"{run} has no finished round yet")

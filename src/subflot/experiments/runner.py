@@ -284,7 +284,7 @@ def _claim(folder: Path, config: RunConfig, force: bool) -> None:
                 f"{folder} holds a run of other settings: {', '.join(odd[:5])}",
                 hint="name another folder, or add --force to replace it",
             )
-        config_of(folder)
+        config_of(folder, is_trusted=True)  # The caller named the same model.
         return
     write_text(folder / ENVIRONMENT, json.dumps(environment(), indent=1) + "\n")
     write_text(path, config.toml())  # Last: where it stands, all of it was written.
