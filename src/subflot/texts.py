@@ -23,6 +23,17 @@ def toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def clean(text: str, most: int) -> str:
+    r"""Make a stranger's text one short line that cannot command a terminal.
+
+    Example:
+        >>> clean("\x1b[2J2 of\n3", 20)
+        '\\x1b[2J2 of\\n3'
+    """
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[:most])
+    return shown[:most]
+
+
 def checksum(data: bytes | memoryview, before: str = "") -> str:
     """Sum bytes up, so that damage to them shows; it is no protection from anyone's will.
 

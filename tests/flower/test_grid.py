@@ -20,7 +20,7 @@ from federations import (
     tiny_task,
 )
 from flower_runs import PARTS, OddGrid, app_of, devices, run_on_grid
-from flwr.app import Array, Context, Message
+from flwr.app import Array, Context, Error, Message
 
 from subflot.algorithms import make
 from subflot.algorithms.base import Client
@@ -112,6 +112,39 @@ def test_a_client_whose_side_fails_is_named_with_its_error(tmp_path: Path) -> No
     assert line["num_rejected"] == 1
     assert "division by zero" in line["clients"]["fault"][2]
     assert line["clients"]["parameters"][2] > 0  # Of what it was sent.
+
+
+def test_no_text_of_a_device_commands_a_terminal(tmp_path: Path) -> None:
+    method, said = make("fedavg"), list[str]()
+    load = devices(method, tmp_path, tiny_data())
+    escape = "\x1b]0;mine\x07\x1b[2J\r\x9b\u202e\u2028round 4/4\nforged"
+
+    def odd(context: Context) -> Device:
+        device = load(context)
+        return replace(device, quantity=escape, budget=1.0) if device.partition == 3 else device
+
+    def change(part: int, round: int, reply: Message) -> Message:
+        if part == 0:
+            reply.content.array_records["arrays"][escape] = Array(np.zeros(1))
+        if part == 1:
+            failed = Message(Error(2, escape + "\n" + escape), reply_to=reply)
+            number = reply.metadata.reply_to_message_id
+            failed.metadata.__dict__["_reply_to_message_id"] = number
+            return failed
+        return reply
+
+    names = {0: "kitchen", 1: f"attic{escape}", 2: "garage", 3: "cellar"}
+    grid = OddGrid(client_app(odd), names, change=change)
+    run_on_grid(method, tmp_path, clients=None, rounds=1, grid=grid, say=said.append)
+    (line,) = metrics_of(tmp_path)
+    known = json.loads((tmp_path / "nodes.json").read_text())["clients"]
+    texts = [*said, *filter(None, line["clients"]["fault"]), *known]
+    assert line["num_rejected"] == 2
+    assert sum("\\x1b]0;mine\\x07" in text for text in texts) >= 4  # It can be seen.
+    for text in texts:
+        shown, _, hint = text.partition("\n  hint: ")
+        assert shown.isprintable()
+        assert hint.isprintable()
 
 
 def test_a_client_cannot_rename_a_column_of_the_record(tmp_path: Path) -> None:

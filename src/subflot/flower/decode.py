@@ -25,6 +25,7 @@ from subflot.algorithms.check import MOST_EXAMPLES
 from subflot.errors import SubflotError
 from subflot.flower.records import ARRAYS, CONFIG, METRICS, NUMPY_TYPES, unpacked
 from subflot.simulation.part import PHASES, Answer
+from subflot.texts import clean
 from subflot.training import Measurement
 
 LARGEST_HEADER = 512
@@ -36,6 +37,7 @@ MOST_SECONDS = 1e9
 MOST_COST = 1e18
 """Parameters, or multiply-adds for one example."""
 LONGEST_REASON = 160
+LONGEST_FAULT = 200
 SPARE_BYTES = 2**20
 """What indices and extras may take beyond the bytes of the full model."""
 
@@ -215,4 +217,5 @@ def _named(
 
 def _short(value: object) -> str:
     text = str(value)
-    return text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + "..."
+    shown = clean(text, LONGEST_REASON)
+    return shown if len(text) <= LONGEST_REASON else shown + "..."

@@ -9,7 +9,14 @@ from flwr.serverapp import Grid
 
 from subflot.algorithms.base import Client, Download, Turn
 from subflot.errors import SubflotError
-from subflot.flower.decode import NO_ANSWER, Refused, content_of, read_answer, read_measurement
+from subflot.flower.decode import (
+    LONGEST_FAULT,
+    NO_ANSWER,
+    Refused,
+    content_of,
+    read_answer,
+    read_measurement,
+)
 from subflot.flower.exchange import exchange
 from subflot.flower.members import Members
 from subflot.flower.privacy import fault_of_change
@@ -17,6 +24,7 @@ from subflot.flower.records import Invitation, invitation_records, weights_recor
 from subflot.flower.settings import FlowerSettings
 from subflot.simulation.server import Report, Server
 from subflot.simulation.store import Manifest, file_of, round_of
+from subflot.texts import clean
 from subflot.training import Measurement
 from subflot.weights import num_bytes
 
@@ -101,7 +109,9 @@ class Devices:
         except (SubflotError, RuntimeError, ValueError, KeyError, IndexError) as error:
             # It passed the checks, and yet a step of the method cannot make sense of it.
             return self._left_out(client, sent, f"{type(error).__name__}: {error}", reply)
-        if report.fault or not is_remembering:
+        if report.fault:
+            return replace(report, fault=clean(report.fault, LONGEST_FAULT))
+        if not is_remembering:
             return report
         files = {**report.files, "memory": file_of("memory", client.id, turn.round)}
         return replace(report, files=files)
@@ -128,7 +138,7 @@ class Devices:
             came,
             dict(sent.metrics),
             {},
-            fault=fault.partition("\n")[0][:200],
+            fault=clean(fault.partition("\n  hint: ")[0], LONGEST_FAULT),
         )
 
     def measure_global(self, manifest: Manifest, clients: Sequence[int]) -> dict[int, Measurement]:

@@ -13,15 +13,17 @@ from flwr.serverapp import Grid
 from subflot.algorithms.base import Client
 from subflot.errors import SubflotError
 from subflot.flower.client import CAPABILITIES
-from subflot.flower.decode import Refused, content_of
+from subflot.flower.decode import LONGEST_FAULT, Refused, content_of
 from subflot.flower.exchange import exchange
 from subflot.flower.records import CONFIG
 from subflot.flower.settings import FlowerSettings
 from subflot.simulation.roster import Roster, rate_within
 from subflot.simulation.store import write_text
 from subflot.task import Task
+from subflot.texts import clean
 
 NODES = "nodes.json"
+LONGEST_NAME = 200
 PAUSE = 0.5
 ASK_AGAIN = 600.0
 """Seconds after which a node that gave no good answer is asked again."""
@@ -108,7 +110,9 @@ class Members:
                 number = partition if self._roster else self._number(names[node], new[node])
                 self._seat(node, number, there)
             except SubflotError as error:
-                self._say(f"node {names[node]} is left out: {error}")
+                why, hint = clean(str(error.args[0]), LONGEST_FAULT), error.hint
+                told = f"{why}\n  hint: {hint}" if hint else why
+                self._say(f"node {names[node]} is left out: {told}")
                 continue
             self._rates[number] = rate
             if not self._roster:
@@ -167,7 +171,7 @@ class Members:
 
 def _name(node: Any) -> str:
     """Return what a node is known by: its registered name, or else its key or its number."""
-    return str(node.name or node.public_key.hex() or node.node_id)
+    return clean(str(node.name or node.public_key.hex() or node.node_id), LONGEST_NAME)
 
 
 def _read(path: Path) -> dict[str, Any]:
