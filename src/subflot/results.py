@@ -21,6 +21,11 @@ FLOWER = "flower.toml"
 LOGS = (METRICS, TIMING)
 FORMAT = 2
 """Of the manifest; in format 1 it had no checksums."""
+SENSELESS = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, RecursionError, OSError),
+)
+"""What reading a record leads to that does not hold what records hold."""
 RESTORE = "restore the file, or run again with --force"
 
 

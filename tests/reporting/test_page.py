@@ -30,7 +30,7 @@ from subflot.reporting.digest import (
 )
 from subflot.reporting.notices import notices
 from subflot.reporting.page import PICTURES_BUDGET, render
-from subflot.reporting.plans import MOST_CELLS, MOST_CLIENTS, MOST_LAYERS
+from subflot.reporting.plans import MOST_CELLS, MOST_CLIENTS, MOST_LAYERS, study
 from subflot.reporting.survey import ClientPlans, Picture, Survey
 from subflot.results import RunRecord, find_runs
 
@@ -282,6 +282,39 @@ def test_a_damaged_run_is_left_out_and_named(tmp_path: Path) -> None:
     assert [run["label"] for run in held["runs"]] == ["fedavg"]
     assert held["notices"][0]["about"] == ["torn"]
     assert "metrics.jsonl is damaged" in held["notices"][0]["text"]
+
+
+LINE = {"round": 1, "trained": None, "extracted": None, "global": None, "num_rejected": 0}
+DAMAGES: dict[str, tuple[str, bytes]] = {
+    "no columns": ("metrics.jsonl", json.dumps({**LINE, "bytes_down": 1, "bytes_up": 1}).encode()),
+    "no round": ("metrics.jsonl", b"{}"),
+    "a number": ("metrics.jsonl", b"3"),
+    "null": ("metrics.jsonl", b"null"),
+    "words for numbers": (
+        "metrics.jsonl",
+        json.dumps({**LINE, "bytes_down": "x", "bytes_up": 1, "clients": {}}).encode(),
+    ),
+    "nesting": ("metrics.jsonl", b"[" * 10**5),
+    "bytes": ("metrics.jsonl", b"\xff\xfe"),
+    "timing": ("timing.jsonl", b'{"round": 1}'),
+    "environment": ("environment.json", b"[1, 2]"),
+    "reason": ("failed.txt", b"\xff"),
+    "settings": ("config.toml", b"\xff = 1"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_no_record_that_makes_no_sense_ends_the_report(damage: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "good", [[report(0, 1)]], algorithm="fedavg")
+    bad = write_run(tmp_path / "torn", [[report(0, 1)]], algorithm="local")
+    file, data = DAMAGES[damage]
+    (bad.folder / file).write_bytes(data)
+    records = list(find_runs(tmp_path))
+    held = content(render(records, tmp_path, survey=study(records[1:])))
+    assert [run["label"] for run in held["runs"]] == ["fedavg"]
+    notices = [one["text"] for one in held["notices"] if one["about"] == ["torn"]]
+    assert len(notices) == 1
+    assert re.match(r"left out: .*damaged", notices[0])
 
 
 def test_what_is_true_of_many_runs_is_said_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from subflot.errors import SubflotError
 from subflot.reporting.digest import digest
 from subflot.reporting.notices import notices
 from subflot.reporting.survey import Survey
-from subflot.results import RunRecord
+from subflot.results import SENSELESS, RunRecord
 
 SCRIPTS = (
     "dom",
@@ -56,7 +56,7 @@ def render(
         survey: what the models of the runs told; without it these sections are left out.
         pictures: PNG files to embed.
     """
-    readable, damaged = _readable(records)
+    readable, damaged = _readable(records, root)
     if not readable:
         raise SubflotError(
             f"no run below {root} can be read" if damaged else f"there is no run below {root}",
@@ -110,14 +110,19 @@ def _digest(text: str) -> str:
 
 
 def _readable(
-    records: Sequence[RunRecord],
+    records: Sequence[RunRecord], root: Path
 ) -> tuple[list[RunRecord], list[dict[str, str]]]:
     found, damaged = [], []
     for record in records:
         try:
-            _ = record.config, record.rounds, record.timing, record.environment
+            _ = record.config, record.rounds, record.timing, record.environment, record.failure
+            digest([record], root)  # Whatever is drawn of it can be drawn.
         except SubflotError as error:
             damaged.append({"about": record.folder.name, "text": f"left out: {error.args[0]}"})
+        except SENSELESS as error:
+            what = f"{type(error).__name__}: {error}"
+            text = f"left out: its record is damaged, what it says makes no sense ({what})"
+            damaged.append({"about": record.folder.name, "text": text})
         else:
             found.append(record)
     return found, damaged

@@ -19,7 +19,7 @@ from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
 from subflot.experiments.runner import assemble
 from subflot.reporting.survey import ClientPlans, ModelMap, Picture, Space, Survey
-from subflot.results import RunRecord
+from subflot.results import SENSELESS, RunRecord
 from subflot.simulation.store import Manifest, Store
 from subflot.task import Task
 from subflot.transport.align import align
@@ -58,6 +58,9 @@ def study(records: Sequence[RunRecord]) -> Survey:
             plans[record.folder] = last_plans(record, config, tasks[key])
         except SubflotError as error:
             remarks.append((record.folder, f"channel map or plans not drawn: {error.args[0]}"))
+        except SENSELESS as error:
+            what = f"{type(error).__name__}: {error}"
+            remarks.append((record.folder, f"channel map or plans not drawn, damaged? {what}"))
     return Survey(tuple(models.values()), model_of, plans, frozenset(ignoring), tuple(remarks))
 
 
