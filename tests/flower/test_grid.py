@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,26 @@ def test_a_client_whose_side_fails_is_named_with_its_error(tmp_path: Path) -> No
     assert line["num_rejected"] == 1
     assert "division by zero" in line["clients"]["fault"][2]
     assert line["clients"]["parameters"][2] > 0  # Of what it was sent.
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("num_examples", r"it claims \d{9,} examples, and declared \d+"),
+        ("trained.num_examples", r"it claims \d{9,} test examples, and declared \d+"),
+    ],
+)
+def test_a_client_counts_no_more_than_what_it_declared(key: str, why: str, tmp_path: Path) -> None:
+    def change(part: int, round: int, reply: Message) -> Message:
+        if part == 2:
+            reply.content.metric_records["metrics"][key] = 10**12 - 1
+        return reply
+
+    method = make("fedavg")
+    run_on_grid(method, tmp_path, rounds=1, grid=OddGrid(app_of(method, tmp_path), change=change))
+    (line,) = metrics_of(tmp_path)
+    assert [bool(fault) for fault in line["clients"]["fault"]] == [False, False, True, False]
+    assert re.fullmatch(why, line["clients"]["fault"][2])
 
 
 def test_no_text_of_a_device_commands_a_terminal(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def capability_records(device: Device) -> RecordDict:
     config: dict[str, int | float | str] = {
         "partition": device.partition,
         "num_examples": len(device.train),
+        "num_test": len(device.test),
     }
     if device.pruning_rate is not None:
         config["pruning_rate"] = device.pruning_rate

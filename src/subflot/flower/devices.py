@@ -98,6 +98,9 @@ class Devices:
             answer, is_remembering = read_answer(content, sent, num_bytes(server.task.initial))
         except Refused as refused:
             return self._left_out(client, sent, str(refused), reply)
+        tests = [one.num_examples for one in (answer.trained, answer.extracted) if one]
+        if fault := self.members.fault_of_counts(client.id, answer.upload.num_examples, tests):
+            return self._left_out(client, sent, fault, reply)
         if self.settings.privacy:
             fault = fault_of_change(
                 sent, answer.upload, self.settings.clipping_norm, self.settings.deviation
@@ -161,7 +164,7 @@ class Devices:
                 one = read_measurement(content_of(reply))
             except Refused:
                 continue
-            if one is not None:
+            if one and not self.members.fault_of_counts(client, 0, [one.num_examples]):
                 found[client] = one
         return found
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from subflot.algorithms.base import Client
+from subflot.algorithms.check import MOST_EXAMPLES
 from subflot.errors import SubflotError
 from subflot.flower.client import CAPABILITIES
 from subflot.flower.decode import LONGEST_FAULT, Refused, content_of
@@ -50,6 +51,7 @@ class Members:
         self._grid, self._task, self._settings = grid, task, settings
         self._roster, self._say, self._path = roster, say, folder / NODES
         self._rates: dict[int, float | None] = {}
+        self._counts: dict[int, tuple[int, int | None]] = {}
         self._nodes: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._later: dict[int, float] = {}
@@ -76,6 +78,16 @@ class Members:
     def node(self, client: int) -> int:
         """Return the node that a client is at."""
         return self._nodes[client]
+
+    def fault_of_counts(self, client: int, trained: int, tests: Iterable[int] = ()) -> str:
+        """Say which count is more than what a client declared before anything hung on it."""
+        num_examples, num_test = self._counts[client]
+        if trained > num_examples:
+            return f"it claims {trained} examples, and declared {num_examples}"
+        for count in tests:
+            if num_test is not None and count > num_test:
+                return f"it claims {count} test examples, and declared {num_test}"
+        return ""
 
     def _refresh(self) -> set[int]:
         """Meet nodes that are new; return the clients that can be reached."""
@@ -106,7 +118,7 @@ class Members:
         # In the order of their names, so that it does not matter who is quick.
         for node in sorted(answers, key=lambda one: (names[one], new[one].registered_at, one)):
             try:
-                rate, partition = self._read(answers[node])
+                rate, partition, counts = self._read(answers[node])
                 number = partition if self._roster else self._number(names[node], new[node])
                 self._seat(node, number, there)
             except SubflotError as error:
@@ -114,7 +126,7 @@ class Members:
                 told = f"{why}\n  hint: {hint}" if hint else why
                 self._say(f"node {names[node]} is left out: {told}")
                 continue
-            self._rates[number] = rate
+            self._rates[number], self._counts[number] = rate, counts
             if not self._roster:
                 self._say(f"node {names[node]} is client {number}, pruning rate {rate or 0.0:g}")
 
@@ -152,21 +164,24 @@ class Members:
             known["refused"] = self._refused
         write_text(self._path, json.dumps(known, indent=1) + "\n")
 
-    def _read(self, reply: Message | Refused) -> tuple[float | None, int]:
-        """Read a node's answer: its pruning rate and its part of the data."""
+    def _read(self, reply: Message | Refused) -> tuple[float | None, int, tuple[int, int | None]]:
+        """Read a node's answer: its pruning rate, its part of the data, how much it holds."""
         config: dict[str, Any] = dict(content_of(reply).config_records.get(CONFIG, {}))
         count, partition = config.get("num_examples"), config.get("partition")
-        if not isinstance(count, int) or count < 1:
+        if not isinstance(count, int) or not 0 < count < MOST_EXAMPLES:
             raise Refused(f"it has {count!r} examples")
         if not isinstance(partition, int) or (self._roster and partition < 0):
             raise Refused(f"its partition is {partition!r}")
-        budget = config.get("budget")
+        num_test = config.get("num_test")  # Devices of earlier versions do not say.
+        if not isinstance(num_test, int | None) or (num_test or 0) < 0:
+            raise Refused(f"it has {num_test!r} test examples")
+        counts, budget = (count, num_test), config.get("budget")
         if isinstance(budget, int | float):
-            return rate_within(self._task, budget, str(config.get("quantity"))), partition
+            return rate_within(self._task, budget, str(config.get("quantity"))), partition, counts
         rate = config.get("pruning_rate")
         if rate is not None and not (isinstance(rate, int | float) and 0 <= rate < 1):
             raise Refused(f"its pruning rate is {rate!r}, expected a share in [0, 1)")
-        return rate, partition
+        return rate, partition, counts
 
 
 def _name(node: Any) -> str:
