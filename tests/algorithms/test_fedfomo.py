@@ -214,6 +214,15 @@ def test_worth_is_added_for_those_who_took_part_and_only_in_the_shape_that_was_a
     torch.testing.assert_close(after, expected, **EXACT)
 
 
+@pytest.mark.parametrize("kind", [torch.bool, torch.complex64, torch.int64, torch.float8_e5m2])
+def test_worth_of_another_type_counts_nothing(kind: torch.dtype) -> None:
+    state = State({}, affinity({(0, 2): 1.0}, count=4), history(0, 1, 2, 3))
+    odd = Upload(at((0.0, 0.0)), 1, extras={"gains": torch.ones(2).to(kind)})
+    method, turn = FedFomo(num_others=2), Turn(9, 9, 0)
+    after = method.aggregate(TASK, state, [Arrival(Client(0), odd)], turn).extras["affinity"]
+    torch.testing.assert_close(after, state.extras["affinity"], **EXACT)
+
+
 def test_a_client_tells_what_the_others_were_worth_and_remembers_where_it_started() -> None:
     state = State({}, affinity({}), history(0, 1, 2))
     method, turn = FedFomo(), Turn(9, 9, 0)

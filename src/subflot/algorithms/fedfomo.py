@@ -100,8 +100,10 @@ class FedFomo(Individual):
             # Whose models they were is known here; a client need not be believed.
             others = self.offered(state, arrival.client, turn)
             gains = arrival.upload.extras.get("gains", torch.zeros(0))
+            if gains.shape != (len(others),) or gains.dtype != affinity.dtype:
+                continue
             total = float(gains.abs().sum())
-            if gains.shape == (len(others),) and total > 0:
+            if total > 0:
                 affinity = widened(affinity, 1 + max([arrival.client.id, *others]))
                 affinity[arrival.client.id, others] += gains / total
         return State({}, {"affinity": affinity})
