@@ -7,12 +7,14 @@ import torch
 from rounds import CLIENTS, FULL_CLIENTS, play, tiny_examples, tiny_task
 from tolerances import EXACT
 from torch import Tensor, nn
+from traced import traced
 
 from subflot.algorithms.base import Client, ClientContext, Turn
 from subflot.algorithms.fedavg import FedAvg
 from subflot.algorithms.heterofl import HeteroFL
 from subflot.algorithms.lgfedavg import LGFedAvg, LGFedAvgSub, layers
 from subflot.algorithms.partly import remember
+from subflot.algorithms.subflot import head_of
 from subflot.errors import SubflotError
 from subflot.task import Task
 from subflot.training import train_locally
@@ -71,6 +73,14 @@ def test_layers_are_ordered_as_they_run_and_what_is_in_front_counts_to_the_first
         {"head"},
     ]
     assert sum(map(len, found)) == len(Backwards().state_dict())
+
+
+@pytest.mark.parametrize("name", ["transformer", "two inputs"])
+def test_layers_of_any_model_have_every_tensor_once_and_the_outputs_last(name: str) -> None:
+    model, channels, example = traced(name)
+    found = layers(Task(model, channels, example[0]))
+    assert sorted(tensor for layer in found for tensor in layer) == sorted(model.state_dict())
+    assert head_of(channels) == set(found[-1])
 
 
 @pytest.mark.parametrize(
