@@ -14,7 +14,7 @@ from subflot.algorithms.fedavg import FedAvg
 from subflot.algorithms.heterofl import HeteroFL
 from subflot.algorithms.lgfedavg import LGFedAvg, LGFedAvgSub, layers
 from subflot.algorithms.partly import remember
-from subflot.algorithms.subflot import head_of
+from subflot.algorithms.subflot_plus import head_of
 from subflot.errors import SubflotError
 from subflot.task import Task
 from subflot.training import train_locally

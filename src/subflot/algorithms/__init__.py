@@ -27,7 +27,8 @@ from subflot.algorithms.local import Local
 from subflot.algorithms.perfedavg import PerFedAvg, PerFedAvgSub
 from subflot.algorithms.pfedme import PFedMe, PFedMeSub
 from subflot.algorithms.scalefl import ScaleFL
-from subflot.algorithms.subflot import SubFLOT, SubFLOTPartial, SubFLOTPlus
+from subflot.algorithms.subflot import SubFLOT, SubFLOTPartial
+from subflot.algorithms.subflot_plus import SubFLOTPlus
 from subflot.errors import SubflotError, UnknownName
 
 __all__ = ["ALGORITHMS", "Algorithm", "make"]

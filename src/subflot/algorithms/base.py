@@ -44,6 +44,15 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a client's last upload was merged, and when."""
+
+    round: int
+    channels: Channels = field(default_factory=dict)
+    """Which channels of the global model it is; empty where nobody named any."""
+
+
+@dataclass(frozen=True)
 class State:
     """What the server knows between rounds."""
 
@@ -53,6 +62,8 @@ class State:
     """Whatever else a method keeps, as named tensors."""
     history: Mapping[int, Weights] = field(default_factory=dict)
     """Client -> what it last uploaded; the engine keeps it for methods that ask for it."""
+    places: Mapping[int, Place] = field(default_factory=dict)
+    """Client -> where that was merged, kept likewise."""
 
 
 @dataclass(frozen=True)

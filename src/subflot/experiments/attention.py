@@ -18,7 +18,6 @@ from subflot.algorithms.base import Client, State, Turn
 from subflot.algorithms.subflot import SubFLOT
 from subflot.channels import take
 from subflot.channels.keep import largest, prefix, random
-from subflot.channels.scale import keep_scale
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
@@ -66,7 +65,7 @@ def submodels(
     rate, channels, whole = client.pruning_rate, task.channels, state.weights
     history = method.reference(task, state, client, turn)
     return {
-        HISTORY: keep_scale(history, channels) if method.scale else history,
+        HISTORY: method.scaled(task, state, history, turn),
         "otp": method.download(task, state, client, turn).weights,
         "aligned": replace(method, global_share=1.0).download(task, state, client, turn).weights,
         "position": take(whole, channels, prefix(channels, rate)),

@@ -85,7 +85,7 @@ class Server:
                 self._send(client, placed)
                 if self.algorithm.keeps_history:
                     files["history"] = self.store.keep(
-                        "history", client.id, turn.round, upload.weights
+                        "history", client.id, turn.round, upload.weights, placed.kept
                     )
                 if answer.memory:
                     files["memory"] = self.store.keep(

@@ -6,7 +6,7 @@ grow, and the manifest says how far they count.
 
     manifest.json                  the last round that is whole, and its files
     state-12.safetensors           the server's model and extras
-    history/7-12.safetensors       what client 7 uploaded in round 12
+    history/7-12.safetensors       what client 7 uploaded in round 12, and its channels
     memory/7-12.safetensors        what client 7 remembers since round 12
     arriving/                      uploads of the present round
     metrics.jsonl, timing.jsonl    logs
@@ -18,11 +18,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from subflot.algorithms.base import Memory, State
+from subflot.algorithms.base import Memory, Place, State
+from subflot.channels import Channels
 from subflot.errors import SubflotError
 from subflot.results import (
     BEGUN,
@@ -37,7 +38,10 @@ from subflot.results import (
 from subflot.texts import checksum
 from subflot.weights import Weights, read_weights, sync, write_weights
 
+Found = TypeVar("Found")
 PER_CLIENT = ("history", "memory")
+CHANNELS = "channels/"
+"""What the names of tensors that are indices of channels begin with, beside weights."""
 LOGS = "*.jsonl"
 FIXED = (CONFIG, ENVIRONMENT)
 """Written before the first round, and never again."""
@@ -62,14 +66,11 @@ class Manifest:
         return f"state-{self.round}.safetensors"
 
 
-class ClientFiles(Mapping[int, Weights]):
-    """Named tensors per client, read from their files when they are asked for."""
+class _ClientFiles(Mapping[int, Found]):
+    """What belongs to each client, read from its file when it is asked for."""
 
     def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
         self._folder, self._files = folder, files
-
-    def __getitem__(self, client: int) -> Weights:
-        return _read(self._folder / self._files[str(client)])
 
     def __contains__(self, client: object) -> bool:
         return str(client) in self._files
@@ -79,6 +80,22 @@ class ClientFiles(Mapping[int, Weights]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+class History(_ClientFiles[Weights]):
+    """Client -> the weights that it last uploaded."""
+
+    def __getitem__(self, client: int) -> Weights:
+        found = _read(self._folder / self._files[str(client)])
+        return {name: tensor for name, tensor in found.items() if not name.startswith(CHANNELS)}
+
+
+class Places(_ClientFiles[Place]):
+    """Client -> where its last upload was merged."""
+
+    def __getitem__(self, client: int) -> Place:
+        file = self._files[str(client)]
+        return Place(round_of(file), joined(_read(self._folder / file)).get(CHANNELS[:-1], {}))
 
 
 class Store:
@@ -101,8 +118,9 @@ class Store:
     def state(self, manifest: Manifest) -> State:
         """Read the server's state after the manifest's round."""
         parts = joined(_read(self.folder / manifest.state))
-        history = ClientFiles(self.folder, manifest.history)
-        return State(parts.get("weights", {}), parts.get("extras", {}), history)
+        files = self.folder, manifest.history
+        weights, extras = parts.get("weights", {}), parts.get("extras", {})
+        return State(weights, extras, History(*files), Places(*files))
 
     def memory(self, manifest: Manifest, client: int) -> Memory:
         """Read what a client remembers; nothing if it never took part."""
@@ -113,10 +131,13 @@ class Store:
         """Where a client's upload waits to be merged."""
         return self.folder / "arriving" / f"{client}.safetensors"
 
-    def keep(self, kind: str, client: int, round: int, weights: Weights) -> str:
+    def keep(
+        self, kind: str, client: int, round: int, weights: Weights, channels: Channels | None = None
+    ) -> str:
         """Write what belongs to a client; it counts once a manifest names the file."""
         file = file_of(kind, client, round)
-        write_weights(self.folder / file, weights)
+        named = {f"{CHANNELS}{space}": index for space, index in (channels or {}).items()}
+        write_weights(self.folder / file, {**weights, **named})
         return file
 
     # ----- writing, in the process that owns the run

@@ -1,0 +1,256 @@
+"""SubFLOT as we recommend it.
+
+Paper: "SubFLOT: Submodel Extraction for Efficient and Personalized Federated Learning via Optimal
+Transport". What departs from it, each a setting:
+
+- Plans match channels one to one (`plan`), so a client gets true channels of the global model.
+- What a client trained returns to the channels that it was extracted from (`merge=extraction`): one
+  plan serves both directions, and matching is repeated each time that the number of rounds has
+  doubled (`rematch`); in between a client keeps its channels.
+- A layer whose inputs are cut keeps its scale (`scale`, `subflot.channels.scale`).
+- The penalty is light (`penalty_weight`): it was meant for steps a hundred times shorter.
+- Where labels differ from client to client (`labels`), a classifier of one's own is worth more than
+  anything else: clients train the global classifier, and keep what they trained of it for what they
+  receive next. Layers are not scaled then: scale takes weight from the narrow models' channels,
+  which all clients train, and gives it to those of the few wide ones.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from subflot.algorithms.base import (
+    Arrival,
+    Client,
+    ClientContext,
+    Download,
+    Memory,
+    State,
+    Turn,
+    Upload,
+)
+from subflot.algorithms.subflot import SubFLOTPartial, shares_moved
+from subflot.channels import ChannelMap, Channels, take
+from subflot.channels.keep import prefix, window
+from subflot.channels.scale import keep_scale, undo_scale
+from subflot.errors import SubflotError
+from subflot.task import LocalTraining, Task
+from subflot.transport.align import Alignment
+from subflot.transport.merge import fuse
+from subflot.weights import Weights
+
+GOLDEN = (5**0.5 - 1) / 2
+"""Steps of the golden ratio spread any number of clients evenly."""
+FIRST_ROUND = 1
+"""The round that shows whether labels differ: all clients start it alike."""
+MOST_ALIKE = 0.06
+"""How far clients may pull the outputs' bias apart, per unit of learning, while labels count as
+alike: 0.03 to 0.05 were seen where labels were dealt out evenly, 0.07 to 0.3 where not."""
+KEEPS_HEAD = "keeps_head"
+"""The entry of a download that says whether the client uses a classifier that it kept."""
+
+
+@dataclass(frozen=True)
+class SubFLOTPlus(SubFLOTPartial):
+    """One-to-one plans, kept scale, a light penalty, and a classifier of one's own where it pays.
+
+    Attributes:
+        merge: `extraction` to return along the plan of the extraction, `transport` or `position`.
+        rematch: whether channels are matched in every round (`always`), or when the number of
+            rounds has doubled since the client last took part (`doubling`).
+        scale: whether a layer whose inputs are cut is multiplied by what it lost, on the client;
+            the server keeps all models in the scale of the full one.
+        labels: whether clients' labels are `alike`, `differ`, or that is found out in the first
+            round (`auto`) from how far clients pull the outputs' bias apart.
+        places: where a client without a history begins: with the `first` channels, which all
+            clients share, or `spread` evenly, so that every channel has about as many owners.
+    """
+
+    name: ClassVar[str] = "subflot-plus"
+    version: ClassVar[int] = 2
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "penalty_weight": (0.01, 0.1),
+        "global_share": (0.5, 1.0),
+    }
+
+    penalty_weight: float | Literal["auto"] = 0.01
+    merge: Literal["transport", "position", "extraction"] = "extraction"  # type: ignore[assignment]
+    rematch: Literal["always", "doubling"] = "doubling"
+    scale: bool = True
+    labels: Literal["alike", "differ", "auto"] = "auto"
+    places: Literal["first", "spread"] = "first"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.plan != "partial":
+            raise SubflotError(
+                f"{self.plan} plans mix channels: none can return to where it came from",
+                hint="take plan=partial, or the method subflot",
+            )
+
+    def start(self, task: Task, clients: Sequence[Client], turn: Turn) -> State:
+        state = super().start(task, clients, turn)
+        return replace(state, extras={**state.extras, "labels_differ": torch.tensor(False)})
+
+    # ----- on the server, before training
+
+    def download(self, task: Task, state: State, client: Client, turn: Turn) -> Download:
+        own = self.reference(task, state, client, turn)
+        kept, moved = self._places(task, state, client, turn), {}
+        if self.extract != "transport":
+            kept = prefix(task.channels, client.pruning_rate)
+        if kept is None:
+            alignment = self.align(task, state.weights, own)
+            part, moved = dict(alignment.weights), shares_moved(alignment)
+            kept = extracted_from(alignment)
+        else:
+            part = take(state.weights, task.channels, kept)
+        share = 1.0 if self.extract == "slice" else self._global_share(state)
+        anchor = fuse(part, own, share)
+        differ = self._labels_differ(state, turn.round)
+        if differ:
+            anchor |= {name: part[name] for name in head_of(task.channels)}
+        sent = self.offer(
+            task, state, anchor, kept if self.merge == "extraction" else None, metrics=moved
+        )
+        keeps_head = differ or (self.labels == "auto" and turn.round == FIRST_ROUND)
+        extras = {**sent.extras, KEEPS_HEAD: torch.tensor(keeps_head)}
+        return replace(sent, weights=self.scaled(task, state, anchor, turn), extras=extras)
+
+    def scaled(self, task: Task, state: State, weights: Weights, turn: Turn) -> Weights:
+        is_scaled = self._is_scaled(state, turn.round)
+        return keep_scale(weights, task.channels) if is_scaled else weights
+
+    def _places(self, task: Task, state: State, client: Client, turn: Turn) -> Channels | None:
+        """Return the channels that a client goes on with; None if they are to be matched anew."""
+        if self.proxy != "history" or self.rematch == "always":
+            return None
+        if client.id not in state.history:
+            return self.first_channels(task, client)
+        place = state.places.get(client.id)
+        if place is None or place.round.bit_length() != turn.round.bit_length():
+            return None
+        sizes = task.channels.kept_sizes(client.pruning_rate)
+        has_width = {space: len(index) for space, index in place.channels.items()} == sizes
+        return place.channels if has_width else None
+
+    def first_channels(self, task: Task, client: Client) -> Channels:
+        if self.places == "first":
+            return super().first_channels(task, client)
+        return window(task.channels, client.pruning_rate, client.id * GOLDEN)
+
+    def history(self, task: Task, state: State, client: Client) -> Weights | None:
+        own, place = super().history(task, state, client), state.places.get(client.id)
+        # As it was scaled when it was trained.
+        if own is None or not self._is_scaled(state, place.round if place else FIRST_ROUND + 1):
+            return own
+        return undo_scale(own, task.channels)
+
+    def _is_scaled(self, state: State, round: int) -> bool:
+        return self.scale and not self._labels_differ(state, round)
+
+    def _labels_differ(self, state: State, round: int) -> bool:
+        """Say whether labels counted as different in a round."""
+        if self.labels != "auto":
+            return self.labels == "differ"
+        return round > FIRST_ROUND and bool(state.extras["labels_differ"])
+
+    # ----- on the client
+
+    def train(
+        self, task: Task, download: Download, context: ClientContext
+    ) -> tuple[Upload, Memory]:
+        upload, _ = super().train(task, download, context)
+        if not download.extras[KEEPS_HEAD]:
+            return upload, {}
+        return upload, {name: upload.weights[name] for name in sorted(head_of(task.channels))}
+
+    def extracted(self, task: Task, download: Download, context: ClientContext) -> Weights | None:
+        own = context.memory
+        if not download.extras[KEEPS_HEAD]:
+            return download.weights
+        if any(tensor.shape != download.weights[name].shape for name, tensor in own.items()):
+            return download.weights  # With a new rate, what it kept no longer fits.
+        return {**download.weights, **own}
+
+    # ----- on the server, after training
+
+    def place(self, task: Task, state: State, client: Client, upload: Upload, turn: Turn) -> Upload:
+        if self._is_scaled(state, turn.round):
+            upload = replace(upload, weights=undo_scale(upload.weights, task.channels))
+        if self.merge == "extraction":
+            return self.watched(task, state, upload)  # It has the channels it was extracted from.
+        return super().place(task, state, client, upload, turn)
+
+    def aggregate(self, task: Task, state: State, arrivals: Iterable[Arrival], turn: Turn) -> State:
+        if self.labels != "auto" or turn.round != FIRST_ROUND:
+            return super().aggregate(task, state, arrivals, turn)
+        pulls = _Pulls(output_bias(task), state.weights, task.local)
+        after = super().aggregate(task, state, pulls.watch(arrivals), turn)
+        differ = torch.tensor(pulls.apart() > MOST_ALIKE)
+        return replace(after, extras={**after.extras, "labels_differ": differ})
+
+
+@dataclass
+class _Pulls:
+    """Where clients pull the bias of the outputs.
+
+    Its gradient is how far the labels of a batch are from what the model expects, so clients with
+    other labels pull it elsewhere; per step and learning rate, for all steps are alike long.
+    """
+
+    bias: str | None
+    before: Weights
+    local: LocalTraining
+    pulls: list[tuple[int, Tensor]] = field(default_factory=list)
+
+    def watch(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+        """Note each pull as its upload passes."""
+        for arrival in arrivals:
+            upload = arrival.upload
+            if self.bias is not None:
+                steps = self.local.epochs * math.ceil(upload.num_examples / self.local.batch_size)
+                learning = steps * self.local.learning_rate / (1 - min(0.99, self.local.momentum))
+                moved = upload.weights[self.bias].double() - self.before[self.bias].double()
+                self.pulls.append((upload.num_examples, moved / max(learning, 1e-300)))
+            yield arrival
+
+    def apart(self) -> float:
+        """Return the root of the clients' mean squared pull, times the share that cancels out."""
+        total = sum(n for n, _ in self.pulls)
+        square = sum(n * float(pull.square().sum()) for n, pull in self.pulls)
+        if not square:
+            return 0.0
+        mean = torch.stack([pull * (n / total) for n, pull in self.pulls]).sum(0)
+        return math.sqrt(square / total) * (1 - float(mean.square().sum()) * total / square)
+
+
+def extracted_from(alignment: Alignment) -> Channels:
+    """Read off one-to-one plans which channel of the source each channel of the target is."""
+    kept = {}
+    for space, plans in alignment.plans.items():
+        plan = next(iter(plans.values()))
+        kept[space] = torch.empty(plan.shape[1], dtype=torch.int64)
+        kept[space][torch.from_numpy(plan.target)] = torch.from_numpy(plan.source)
+    return kept
+
+
+def head_of(channels: ChannelMap) -> frozenset[str]:
+    """Name the tensors that make the outputs of a model."""
+    outputs = {space for space, reason in channels.frozen.items() if reason.text == "output"}
+    return frozenset(
+        name
+        for name, axes in channels.axes.items()
+        if any(segment.space in outputs for segments in axes for segment in segments or ())
+    )
+
+
+def output_bias(task: Task) -> str | None:
+    """Name the parameter with one number for each output; None if there is not just one."""
+    names = head_of(task.channels) & task.parameters
+    found = [name for name in names if len(task.channels.axes[name]) == 1]
+    return found[0] if len(found) == 1 else None

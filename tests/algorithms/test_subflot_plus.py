@@ -1,0 +1,204 @@
+"""SubFLOT as we recommend it: what each of its settings does."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from federations import CLIENTS, final_state, run_rounds, tiny_task
+from hand_made import EXAMPLES, RATES, ROWS, TURN, assert_same, at_work, model_at, task
+from tolerances import DOUBLE
+from torch import Tensor
+from torch.testing import assert_close
+
+from subflot.algorithms import make
+from subflot.algorithms.base import Arrival, Client, ClientContext, Place, State, Turn, Upload
+from subflot.algorithms.subflot_plus import KEEPS_HEAD, head_of, output_bias
+from subflot.channels import take
+from subflot.channels.keep import prefix
+from subflot.channels.scale import keep_scale
+from subflot.data.federated import Examples
+from subflot.errors import SubflotError
+
+FIRST = Turn(1, 5, 0)
+
+
+def test_a_client_that_changes_nothing_changes_nothing() -> None:
+    """What is extracted alone returns to where it came from, in the scale that it had there."""
+    state = at_work()
+    method = make("subflot-plus", global_share=1.0)
+    arrivals = []
+    for client in ROWS:
+        sent = method.download(task(), state, client, TURN)
+        upload = Upload(sent.weights, EXAMPLES[client.id], sent.kept)
+        arrivals.append(Arrival(client, method.place(task(), state, client, upload, TURN)))
+        assert {
+            space: len(index) for space, index in sent.kept.items()
+        } == task().channels.kept_sizes(client.pruning_rate)
+    merged = method.aggregate(task(), state, iter(arrivals), TURN).weights
+    assert_same(merged, state.weights, **DOUBLE)
+
+
+def test_a_kept_scale_multiplies_each_layer_by_the_inputs_that_it_lost() -> None:
+    state = at_work()
+    plain, scaled = (
+        make("subflot-plus", scale=scale, global_share=1.0, extract="prefix", labels="alike")
+        .download(task(), replace(state, history={}), ROWS[2], TURN)
+        .weights
+        for scale in (False, True)
+    )
+    # Of 6 and 4 channels a client of rate 0.75 keeps 2 and 1.
+    for name, factor in (("0.weight", 1), ("2.weight", 3), ("4.weight", 4), ("2.bias", 1)):
+        assert_close(scaled[name], factor * plain[name], **DOUBLE)
+
+
+def test_a_history_is_read_in_the_scale_of_the_full_model() -> None:
+    """A client that left its part of the global model as it was is at no distance from it."""
+    state, method = at_work(), make("subflot-plus")
+    client = ROWS[2]
+    order = {s: torch.arange(n).flip(0) for s, n in task().channels.kept_sizes(0.75).items()}
+    own = take(state.weights, task().channels, order)
+    known = replace(state, history={client.id: keep_scale(own, task().channels)})
+    sent = method.download(task(), known, client, TURN)
+    assert {s: index.tolist() for s, index in sent.kept.items()} == {
+        s: index.tolist() for s, index in order.items()
+    }
+    assert_same(sent.weights, known.history[client.id], **DOUBLE)
+
+
+def test_spread_places_give_every_channel_about_as_many_owners() -> None:
+    method, state = make("subflot-plus", places="spread"), replace(at_work(), history={})
+    owners = torch.zeros(task().channels.sizes["0"])
+    for number in range(60):
+        owners[method.download(task(), state, Client(number, 0.5), TURN).kept["0"]] += 1
+    assert owners.sum() == 60 * 3
+    assert owners.max() - owners.min() <= 3
+
+
+def test_plans_that_mix_channels_cannot_return_along_the_extraction() -> None:
+    with pytest.raises(SubflotError, match="balanced plans mix channels"):
+        make("subflot-plus", plan="balanced")
+
+
+# ----- matching when the number of rounds has doubled
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "is_matched"), [(1, 2, True), (2, 3, False), (3, 4, True), (4, 7, False)]
+)
+def test_channels_are_matched_anew_when_the_rounds_have_doubled(
+    last: int, now: int, is_matched: bool
+) -> None:
+    """The history lies at other channels than it fits best: matching finds those."""
+    state, client = at_work(), ROWS[1]
+    fitting, placed = (
+        {s: start + torch.arange(n) for s, n in task().channels.kept_sizes(0.5).items()}
+        for start in (1, 0)
+    )
+    own = keep_scale(take(state.weights, task().channels, fitting), task().channels)
+    known = replace(state, history={1: own}, places={1: Place(last, placed)})
+    sent = make("subflot-plus").download(task(), known, client, Turn(now, 9, 0))
+    expected = fitting if is_matched else placed
+    assert {s: i.tolist() for s, i in sent.kept.items()} == {
+        s: i.tolist() for s, i in expected.items()
+    }
+    assert ("moved/0.weight" in sent.metrics) == is_matched
+    always = make("subflot-plus", rematch="always").download(task(), known, client, Turn(now, 9, 0))
+    assert always.kept["0"].tolist() == fitting["0"].tolist()
+
+
+def test_a_client_of_a_new_width_is_matched_anew() -> None:
+    state = replace(at_work(), places={1: Place(2, prefix(task().channels, 0.5))})
+    sent = make("subflot-plus").download(task(), state, Client(1, 0.75), TURN)
+    assert [len(index) for index in sent.kept.values()] == [2, 1]
+    assert sent.weights["0.weight"].shape == (2, 3)
+
+
+def test_a_run_remembers_where_each_client_was_merged(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    method = make("subflot-plus", places="spread")
+    state = final_state(run_rounds(method, tmp_path, clients=CLIENTS, rounds=3))
+    for client in CLIENTS:
+        place = state.places[client.id]
+        assert place.round == 3
+        sizes = tiny_task().channels.sizes_of(state.history[client.id])
+        assert {s: len(index) for s, index in place.channels.items()} == {
+            space: sizes[space] for space in tiny_task().channels.prunable
+        }
+        again = method.download(tiny_task(), state, client, Turn(4, 9, 0))  # Matched, as due.
+        assert again.kept.keys() == place.channels.keys()
+        between = method.download(tiny_task(), state, client, Turn(3, 9, 0))
+        assert all(torch.equal(between.kept[s], i) for s, i in place.channels.items())
+
+
+# ----- labels that differ
+
+
+def pulled(weights: Tensor, *pulls: tuple[float, float]) -> State:
+    """A first round after which clients have pulled the outputs' bias so far each."""
+    method, state, arrivals = make("subflot-plus"), replace(at_work(), history={}), []
+    learning = task().local.learning_rate * task().local.epochs  # One batch an epoch.
+    for number, pull in enumerate(pulls):
+        client = Client(number, RATES[number])
+        sent = method.download(task(), state, client, FIRST)
+        moved = {**sent.weights, "4.bias": sent.weights["4.bias"] + learning * torch.tensor(pull)}
+        upload = Upload(moved, 10, sent.kept)
+        arrivals.append(Arrival(client, method.place(task(), state, client, upload, FIRST)))
+    return method.aggregate(task(), state, iter(arrivals), FIRST)
+
+
+@pytest.mark.parametrize(
+    ("pulls", "differ"),
+    [
+        # Root mean square sqrt(0.02), of which all, half or nothing cancels out.
+        (((0.1, -0.1), (-0.1, 0.1)), True),
+        (((0.1, -0.1), (0.1, -0.1)), False),
+        (((0.1, 0.1), (0.1, -0.1)), True),
+        (((0.04, -0.04), (-0.04, 0.04)), False),  # 0.057 in all: too little.
+        (((0.05, -0.04), (-0.05, 0.04)), True),  # 0.064.
+    ],
+)
+def test_labels_differ_if_clients_pull_the_bias_of_the_outputs_apart(
+    pulls: tuple[tuple[float, float], ...], differ: bool
+) -> None:
+    assert bool(pulled(torch.zeros(2), *pulls).extras["labels_differ"]) == differ
+
+
+def test_where_labels_differ_nothing_is_scaled_and_the_global_classifier_is_trained() -> None:
+    method, client = make("subflot-plus", global_share=0.5), ROWS[1]
+    after = pulled(torch.zeros(2), (0.1, -0.1), (-0.1, 0.1))
+    own = model_at(0.5, 11)
+    # What was trained in the first round is scaled, for nobody knew then; later it is not.
+    for round, history in ((1, keep_scale(own, task().channels)), (2, own)):
+        place = Place(round, prefix(task().channels, 0.5))
+        known = replace(after, history={1: history}, places={1: place})
+        sent = method.download(task(), known, client, Turn(3, 5, 0))
+        part = take(after.weights, task().channels, sent.kept)
+        for name, tensor in sent.weights.items():
+            is_head = name.startswith("4.")
+            expected = part[name] if is_head else (part[name] + own[name]) / 2
+            assert_close(tensor, expected, **DOUBLE)
+        assert sent.extras[KEEPS_HEAD]
+
+
+def test_a_kept_head_is_used_on_what_comes_next() -> None:
+    method, client, state = make("subflot-plus", labels="differ"), ROWS[1], at_work()
+    sent = method.download(task(), state, client, TURN)
+    examples = Examples(torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 1] * 3))
+    context = ClientContext(client, examples, {}, TURN)
+    assert method.extracted(task(), sent, context) == sent.weights  # It has kept nothing yet.
+    upload, memory = method.train(task(), sent, context)
+    later = method.download(task(), replace(state, weights=model_at(0.0, 6)), client, TURN)
+    used = method.extracted(task(), later, replace(context, memory=memory))
+    assert used is not None
+    for name, tensor in later.weights.items():
+        expected = upload.weights[name] if name.startswith("4.") else tensor
+        assert torch.equal(used[name], expected), name
+    narrower = method.download(task(), state, ROWS[2], TURN)
+    assert method.extracted(task(), narrower, replace(context, memory=memory)) == narrower.weights
+    alike = make("subflot-plus", labels="alike").download(task(), state, client, TURN)
+    assert method.extracted(task(), alike, replace(context, memory=memory)) == alike.weights
+    assert method.train(task(), alike, context)[1] == {}
+
+
+def test_the_bias_of_the_outputs_is_found_by_what_it_is() -> None:
+    assert head_of(task().channels) == {"4.weight", "4.bias"}
+    assert output_bias(task()) == "4.bias"
