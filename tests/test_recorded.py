@@ -9,7 +9,7 @@ import pytest
 
 from subflot.cli.run import read_settings
 from subflot.cli.summary import summary_markdown
-from subflot.experiments.config import RunConfig, config_of, grid, parse
+from subflot.experiments.config import RunConfig, grid, parse
 from subflot.experiments.tuning import Tuning
 from subflot.reporting.sheet import read_sheet
 from subflot.reporting.tables import FORMATS
@@ -86,7 +86,9 @@ def test_every_run_on_record_is_called_after_its_settings() -> None:
     folders = [record.folder for record in find_runs(ROOT / "results")]
     assert len(folders) > 100
     for folder in folders:
-        assert config_of(folder).run_id == folder.name
+        config = RunConfig.of(**RunRecord(folder).config)
+        versions = range(1, config.method.version + 1)
+        assert folder.name in [config.named(version) for version in versions]
 
 
 def test_the_page_has_tables() -> None:

@@ -222,6 +222,19 @@ def test_a_method_that_gives_other_numbers_gives_its_runs_other_names(
         assert len({before[number], second[number], third[number]}) == 3
 
 
+def test_a_run_by_an_earlier_version_is_told_from_one_that_lost_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig.of(algorithm="heterofl")
+    folder = tmp_path / config.run_id
+    folder.mkdir()
+    (folder / "config.toml").write_text(config.toml())
+    monkeypatch.setattr(type(config.method), "version", 3)
+    assert config.named(1) == folder.name != config.run_id == config.named(3)
+    with pytest.raises(SubflotError, match="run with version 1 of heterofl, which is at 3"):
+        config_of(folder)
+
+
 def test_a_default_that_is_written_out_changes_no_name() -> None:
     usual = RunConfig.of()
     for key, value in usual.flat().items():

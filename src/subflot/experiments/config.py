@@ -194,13 +194,17 @@ class RunConfig:
         It depends on what differs from the defaults, so that a new setting renames no run; a new
         default raises RESULTS_VERSION, or the version of the one method that it concerns.
         """
+        return self.named(ALGORITHMS[self.algorithm].version)
+
+    def named(self, version: int) -> str:
+        """The name of the same run by a version of its method."""
         named = {part: getattr(self, part) for part in PARTS}
         if self.model_digest:
             named["model_digest"] = self.model_digest
         usual = RunConfig.of(**named).flat()
         own = {k: v for k, v in self.flat().items() if k != "name" and v != usual[k]} | named
-        if ALGORITHMS[self.algorithm].version != 1:
-            own["algorithm_version"] = ALGORITHMS[self.algorithm].version
+        if version != 1:
+            own["algorithm_version"] = version
         text = json.dumps([RESULTS_VERSION, own], sort_keys=True, default=list)
         return f"{self.algorithm}-s{self.seed}-{sha256(text.encode()).hexdigest()[:10]}"
 
@@ -318,6 +322,12 @@ def config_of(folder: Path, *, is_trusted: bool = False) -> RunConfig:
     name = folder.resolve().name
     # Before files of models had digests, the name did not depend on what they say.
     is_old = ":" in config.model and "model_digest" not in there
+    now = ALGORITHMS[config.algorithm].version
+    if earlier := [v for v in range(1, now) if config.named(v) == name]:
+        raise SubflotError(
+            f"{folder} was run with version {earlier[0]} of {config.algorithm}, which is at {now}",
+            hint="`subflot run` runs it anew; what was recorded can still be reported",
+        )
     if RUN_ID.fullmatch(name) and name != config.run_id and not is_old:
         raise SubflotError(
             f"{folder / CONFIG} holds the settings of {config.run_id}, and not of the run that its "
