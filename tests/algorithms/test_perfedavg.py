@@ -17,6 +17,7 @@ from subflot.algorithms.perfedavg import PerFedAvg, PerFedAvgSub, curved, divide
 from subflot.errors import SubflotError
 from subflot.task import LocalTraining
 from subflot.training import batches
+from subflot.training.local import num_batches
 
 Curvature = Literal["first-order", "hessian-free"]
 ONE_STEP = LocalTraining(epochs=1, batch_size=8, learning_rate=0.1)
@@ -56,7 +57,7 @@ def test_the_steps_ahead_beside_and_outside_use_different_examples(
     task = point_task(LocalTraining(epochs=1, batch_size=3, learning_rate=0.1))
     examples = points(*[(float(i), float(i * i)) for i in range(3 * parts)])
     context = context_of(examples)
-    method = PerFedAvg(inner_rate=0.05, curvature=curvature)
+    method = PerFedAvg(inner_rate=0.05, curvature=curvature, match="examples")
     upload, _ = method.train(task, Download(task.initial), context)
     draw = context.generator("batches")
     torch.randint(2**63 - 1, (), generator=draw)  # The seed of dropout.
@@ -98,7 +99,8 @@ def test_without_a_step_ahead_it_is_fedavg_on_the_batches_that_judge() -> None:
     task = point_task(LocalTraining(epochs=2, batch_size=2, learning_rate=0.1))
     examples = points(*[(float(i), float(-i)) for i in range(8)])
     context = context_of(examples)
-    upload, _ = PerFedAvg(inner_rate=0.0).train(task, Download(task.initial), context)
+    method = PerFedAvg(inner_rate=0.0, match="examples")
+    upload, _ = method.train(task, Download(task.initial), context)
     draw = context.generator("batches")
     torch.randint(2**63 - 1, (), generator=draw)
     at = task.initial["at"]
@@ -120,10 +122,24 @@ def test_without_a_step_ahead_and_with_a_batch_for_each_client_it_is_fedavg() ->
 def test_running_statistics_see_each_step_once(curvature: Curvature) -> None:
     task = tiny_task(LocalTraining(epochs=2, batch_size=4, learning_rate=0.1))
     context = context_of(tiny_examples(0, 24))
-    method = PerFedAvg(curvature=curvature)
+    method = PerFedAvg(curvature=curvature, match="examples")
     upload, _ = method.train(task, Download(task.initial), context)
     steps = 2 * 24 // (8 if curvature == "first-order" else 12)
     assert upload.weights["norm.num_batches_tracked"] == steps
+
+
+@pytest.mark.parametrize("curvature", ["first-order", "hessian-free"])
+@pytest.mark.parametrize(("count", "epochs"), [(3, 2), (24, 1), (30, 3), (33, 2)])
+def test_a_round_has_as_many_steps_as_one_of_fedavg(
+    count: int, epochs: int, curvature: Curvature
+) -> None:
+    task = tiny_task(LocalTraining(epochs=epochs, batch_size=4, learning_rate=0.1))
+    context = context_of(tiny_examples(0, count))
+    plain, _ = FedAvg().train(task, Download(task.initial), context)
+    upload, _ = PerFedAvg(curvature=curvature).train(task, Download(task.initial), context)
+    steps, wanted = (int(u.weights["norm.num_batches_tracked"]) for u in (upload, plain))
+    an_epoch = num_batches(count, 4 * (2 if curvature == "first-order" else 3))
+    assert abs(steps - wanted) <= an_epoch / 2
 
 
 def test_what_is_measured_is_one_full_step_from_what_was_received_or_trained(

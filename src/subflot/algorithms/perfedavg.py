@@ -8,10 +8,13 @@ a step of its own. A client steps ahead on one batch and moves the model by the 
 finds there on another; the curvature in between is ignored (first order) or taken from a
 difference of two gradients (Hessian-free).
 
-Where this departs from the paper: uploads count by their examples. A round sees each example as
-often as in FedAvg, so it takes half as many steps, or a third (Hessian-free). A batch too small to
-be divided is used whole for each purpose. beta and what else concerns the outer step (momentum,
-weight decay, clipping) is that of the task's local training.
+A step takes two batches, or three (Hessian-free). A round has as many steps as one of FedAvg, and
+sees each example twice or three times as often; with `match=examples` it sees each as often as in
+FedAvg, and takes half as many steps, or a third.
+
+Where this departs from the paper: uploads count by their examples. A batch too small to be divided
+is used whole for each purpose. beta and what else concerns the outer step (momentum, weight decay,
+clipping) is that of the task's local training.
 """
 
 from collections.abc import Mapping
@@ -37,7 +40,7 @@ from subflot.errors import SubflotError
 from subflot.task import Task, weights_of
 from subflot.training import Objective, batches
 from subflot.training.evaluate import BATCH
-from subflot.training.local import seeded
+from subflot.training.local import num_batches, seeded
 from subflot.weights import Weights
 
 STEADY = 4
@@ -56,15 +59,19 @@ class PerFedAvg(Personalised):
         inner_rate: alpha, the step ahead; None for the task's learning rate.
         curvature: `first-order` ignores it, `hessian-free` estimates it.
         probe: delta, how far along the gradient the two points of that estimate lie.
+        match: what a round has as many of as FedAvg's: outer `steps`, to the nearest whole epoch,
+            or `examples` that it sees.
     """
 
     name: ClassVar[str] = "perfedavg"
+    version: ClassVar[int] = 2  # It had seen each example as often as FedAvg.
     paper: ClassVar[str] = "NeurIPS 2020, arXiv:2002.07948"
     tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"inner_rate": (None, 0.01, 0.1)}
 
     inner_rate: float | None = None
     curvature: Literal["first-order", "hessian-free"] = "first-order"
     probe: float = 1e-3
+    match: Literal["steps", "examples"] = "steps"
 
     def __post_init__(self) -> None:
         if self.inner_rate is not None and not 0 <= self.inner_rate < float("inf"):
@@ -80,7 +87,14 @@ class PerFedAvg(Personalised):
     def train(
         self, task: Task, download: Download, context: ClientContext
     ) -> tuple[Upload, Memory]:
-        local = replace(task.local, batch_size=self._parts * task.local.batch_size)
+        local = task.local
+        batch_size, epochs = self._parts * local.batch_size, local.epochs
+        if self.match == "steps":
+            count = len(context.examples)
+            epochs = round(
+                epochs * num_batches(count, local.batch_size) / num_batches(count, batch_size)
+            )
+        local = replace(local, batch_size=batch_size, epochs=epochs)
         return super().train(replace(task, local=local), download, context)
 
     def objective(self, task: Task, download: Download, context: ClientContext) -> Objective:

@@ -38,13 +38,28 @@ def batches(
         >>> [len(batch) for batch in batches(7, 3, 1, torch.Generator())]
         [3, 4]
     """
-    starts = list(range(0, num_examples, batch_size))
-    if len(starts) > 1 and num_examples - starts[-1] == 1 and batch_size > 1:
-        starts.pop()
+    starts = _starts(num_examples, batch_size)
     for _ in range(epochs):
         order = torch.randperm(num_examples, generator=generator)
         for start, stop in zip(starts, [*starts[1:], num_examples], strict=True):
             yield order[start:stop]
+
+
+def num_batches(num_examples: int, batch_size: int) -> int:
+    """Count the batches of an epoch.
+
+    Example:
+        >>> num_batches(7, 3)
+        2
+    """
+    return len(_starts(num_examples, batch_size))
+
+
+def _starts(num_examples: int, batch_size: int) -> list[int]:
+    starts = list(range(0, num_examples, batch_size))
+    if len(starts) > 1 and num_examples - starts[-1] == 1 and batch_size > 1:
+        starts.pop()
+    return starts
 
 
 def train_locally(
