@@ -208,6 +208,19 @@ def test_a_teacher_follows_the_model_that_holds_it() -> None:
     torch.testing.assert_close(dict(model.state_dict()), now, **EXACT)
 
 
+def test_a_teacher_drops_nothing() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)]
+    task = Task.of(nn.Sequential(*layers), torch.randn(2, 5))
+    model, x = task.build(task.initial).train(), torch.randn(6, 5)
+    teacher = Teacher(task, task.channels, dict(task.channels.sizes), task.initial)
+    answers = [teacher.logits(model, x) for _ in range(2)]
+    model[3].eval()  # type: ignore[index]
+    # Normalised by the batch, as a model in training is.
+    for answer in answers:
+        torch.testing.assert_close(answer, model(x).detach(), **FLOAT32)
+
+
 def test_a_model_that_is_its_own_teacher_is_not_pulled() -> None:
     x = tiny_examples(0).inputs
     model = TASK.build(TASK.initial).train()

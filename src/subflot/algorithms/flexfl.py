@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from subflot.algorithms.activations import watch
 from subflot.algorithms.base import Client, ClientContext, Download, State, Turn
@@ -67,6 +68,7 @@ class FlexFL(FedAvg):
     """
 
     name: ClassVar[str] = "flexfl"
+    version: ClassVar[int] = 2  # Teachers had dropout on.
     paper: ClassVar[str] = "TCAD 2024, arXiv:2407.12729"
     tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"distillation_weight": (0.1, 1.0, 10.0)}
     ignores_budgets: ClassVar[bool] = False
@@ -165,7 +167,9 @@ class Teacher:
     def __init__(self, task: Task, own: ChannelMap, sizes: Sizes, weights: Weights) -> None:
         self.own, self.sizes = own, sizes
         self.module = task.build(take(weights, own, first_channels(sizes)))
-        self.module.train()
+        # As in training each batch is normalised by its own statistics, but nothing is dropped.
+        for module in self.module.eval().modules():
+            module.train(isinstance(module, _BatchNorm))
         self.names = [name for name, _ in self.module.named_parameters()]
 
     @torch.no_grad()
