@@ -75,7 +75,12 @@ def test_exits_lie_where_parts_with_their_heads_just_fit_the_widths() -> None:
     assert [num_parameters(task, whole, rate) for rate in (0.75, 0.5, 0.25)] == [201, 591, 1293]
     # 144 + 39 fits 201. 588 + 39 + 15 does not fit 591. Nor does 1212 + 39 + 51 fit 1293, where
     # the second cut is taken.
-    assert by_parameters(task, cuts, 4) == [cuts[0], cuts[1]]
+    chosen = by_parameters(task, cuts, 4)
+    assert [one.cut for one in chosen] == [cuts[0], cuts[1]]
+    # With 201 - 144 left the first head has no room for more. The second's 4 channels become 8 by
+    # 36 + 16 + 8 and 36 + 32 + 16, read at 4 x 4 positions: with 387 in the linear layer 531.
+    assert [(one.growth, one.grid) for one in chosen] == [(0, 1), (2, 4)]
+    assert chosen[1].num_parameters(CLASSES) == 531 <= 1293 - 588 - 39
 
 
 def test_where_the_first_layer_holds_most_parameters_it_is_narrowed() -> None:
@@ -144,7 +149,7 @@ def test_the_loss_is_the_sum_over_exits_and_what_they_teach_each_other() -> None
     examples, turn = tiny_examples(0, 5), Turn(3, 20, 0)
     objective = method.objective(task, Download({}), replace(context_of(examples), turn=turn))
     # Heads start close to each other; these disagree.
-    louder = {n: t * (100 if n.startswith("heads") else 1) for n, t in task.initial.items()}
+    louder = {n: t * (100 if ".linear." in n else 1) for n, t in task.initial.items()}
     weights, _ = task.part(louder, 3, 0.0)
     with task.lend(weights) as model:
         model.eval()

@@ -17,6 +17,7 @@ from subflot.algorithms.base import Client, Download, Turn
 from subflot.algorithms.exits import ExitTask, exits_of, num_parameters, with_exits
 from subflot.algorithms.fedavg import FedAvg
 from subflot.algorithms.scalefl import ScaleFL, deeper_count_more, imitation
+from subflot.algorithms.scaler import scaled
 from subflot.errors import SubflotError
 
 LATE = Turn(9, 10, 0)
@@ -153,6 +154,24 @@ def test_imitation_is_zero_in_agreement_and_moves_the_student_alone() -> None:
     expected = 3 * ((student / 3).softmax(1) - (teacher / 3).softmax(1)) / 4
     assert student.grad is not None
     torch.testing.assert_close(student.grad, expected.detach(), **FLOAT32)
+
+
+def test_the_scaler_divides_by_the_width_of_the_part_in_training_alone() -> None:
+    task, examples = prepared(), tiny_examples(0, 5)
+    client = Client(0, 0.5)
+    method = ScaleFL(scaler=True, distillation=0.0)
+    depth, rate = method.size(task, client.pruning_rate)
+    assert rate > 0
+    weights, _ = task.part(task.initial, depth, rate)
+    context = replace(context_of(examples), client=client, turn=LATE)
+    with task.lend(weights) as model:
+        model.train()
+        found = method.objective(task, Download({}), context)(model, examples)
+        with scaled(model, task.channels, 1 - rate):
+            losses = [F.cross_entropy(e, examples.labels) for e in exits_of(model, examples.inputs)]
+        plain = ScaleFL(distillation=0.0).objective(task, Download({}), context)(model, examples)
+    torch.testing.assert_close(found, deeper_count_more(losses), **FLOAT32)
+    assert float((found - plain).detach().abs()) > 1e-6
 
 
 @pytest.mark.parametrize(

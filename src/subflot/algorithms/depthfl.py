@@ -7,10 +7,11 @@ their classifiers, which teach each other, so that the deep ones, which few clie
 from the shallow ones. Each tensor is averaged over the clients that hold it.
 
 Where this departs from the paper: uploads count by their examples. The optimiser is the one of all
-methods; the paper's FedDyn is left out. An early classifier is a mean over positions and a linear
-layer, where the paper has a small attention network, so that it fits any model. Distillation
-reaches its full weight after 300 rounds or 30 % of the run, whichever is earlier. Exits lie, and
-depths are chosen, by the parameters of the width-pruned model of a client's rate (`sizing`).
+methods; the paper's FedDyn is left out. An early classifier has the separable convolutions of the
+authors' code and not its attention gate, its linear layer tells a few positions apart, and where a
+budget is small it has less of both (`heads.py`). Distillation reaches its full weight after 300
+rounds or 30 % of the run, whichever is earlier. Exits lie, and depths are chosen, by the parameters
+of the width-pruned model of a client's rate (`sizing`).
 """
 
 import math
@@ -35,6 +36,7 @@ from subflot.algorithms.exits import (
     with_exits,
 )
 from subflot.algorithms.fedavg import FedAvg
+from subflot.algorithms.heads import Exit, exits_behind, strongest
 from subflot.channels.blocks import Cut
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
@@ -65,6 +67,7 @@ class DepthFL(FedAvg):
     """
 
     name: ClassVar[str] = "depthfl"
+    version: ClassVar[int] = 2  # Heads had been linear maps of channel means.
     paper: ClassVar[str] = "ICLR 2023"
     tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"distillation": (0.0, 0.1, 1.0)}
     ignores_budgets: ClassVar[bool] = False
@@ -82,10 +85,10 @@ class DepthFL(FedAvg):
 
     def prepare(self, task: Task) -> Task:
         if self.exits == 1:
-            chosen = []
+            chosen: list[Exit] = []
         elif self.sizing == "paper":
             shares = [depth / self.exits for depth in range(1, self.exits)]
-            chosen = behind_shares(cuts_of(task), shares)
+            chosen = [exits_behind(cut)[0] for cut in behind_shares(cuts_of(task), shares)]
         else:
             chosen = by_parameters(task, cuts_of(task), self.exits)
         return add_exits(task, chosen, takes_mean=self.ensemble)
@@ -136,21 +139,51 @@ def mutual_distillation(logits: list[Tensor]) -> Tensor:
     return total / max(1, len(logits) - 1)
 
 
-def by_parameters(task: Task, cuts: list[Cut], exits: int) -> list[Cut]:
+def by_parameters(task: Task, cuts: list[Cut], exits: int) -> list[Exit]:
     """Put exit d where the part up to it, with its heads, just fits the model of width d / exits.
 
+    Heads have convolutions if that costs no exit, and are then as strong as there is room for.
     Where the first layers hold nearly all parameters no part fits, and the first cut is taken.
     """
+    whole = frozenset(task.channels.axes)
+    budgets = {d: num_parameters(task, whole, 1 - d / exits) for d in range(1, exits)}
+    strong, weak = (place(task, cuts, budgets, least) for least in (1, 0))
+    chosen = strong if strong.keys() >= weak.keys() else weak
+    return strengthened(task, chosen, budgets) or [Exit(cuts[0])]
+
+
+def place(task: Task, cuts: list[Cut], budgets: Mapping[int, int], growth: int) -> dict[int, Exit]:
+    """Put the exit of each depth as deep as its budget allows, with the smallest heads.
+
+    Where a head can have convolutions, these multiply the channels by `growth`.
+    """
     num_classes = num_classes_of(task)
-    chosen: list[Cut] = []
-    heads = 0
-    for depth in range(1, exits):
-        budget = num_parameters(task, frozenset(task.channels.axes), 1 - depth / exits)
-        later = cuts[cuts.index(chosen[-1]) + 1 :] if chosen else cuts
+    chosen: dict[int, Exit] = {}
+    later, heads = list(cuts), 0
+    for depth, budget in budgets.items():
         for cut in reversed(later):
-            head = (cut.num_channels + 1) * num_classes
-            if num_parameters(task, cut.tensors, 0.0) + heads + head <= budget:
-                chosen.append(cut)
-                heads += head
+            found = Exit(cut, growth)
+            added = found.num_parameters(num_classes)
+            if num_parameters(task, cut.tensors, 0.0) + heads + added <= budget:
+                chosen[depth] = found
+                later, heads = later[later.index(cut) + 1 :], heads + added
                 break
-    return chosen or cuts[:1]
+    return chosen
+
+
+def strengthened(task: Task, chosen: Mapping[int, Exit], budgets: Mapping[int, int]) -> list[Exit]:
+    """Give each exit the strongest head with which it, and all behind it, keep to their budgets."""
+    num_classes = num_classes_of(task)
+    left = dict(chosen)
+    room = 0
+    rooms = {}
+    for depth, one in chosen.items():
+        room += one.num_parameters(num_classes)
+        rooms[depth] = budgets[depth] - num_parameters(task, one.cut.tensors, 0.0) - room
+    for depth, one in chosen.items():
+        old = one.num_parameters(num_classes)
+        spare = min(rooms[later] for later in rooms if later >= depth)
+        left[depth] = strongest(one.cut, num_classes, old + spare)
+        grown = left[depth].num_parameters(num_classes) - old
+        rooms = {d: room - grown if d >= depth else room for d, room in rooms.items()}
+    return list(left.values())

@@ -1,8 +1,8 @@
 """Models with early exits, of which a client may hold the first blocks alone.
 
-A cut is a place where a model can end (`channels/blocks.py`). An exit is a cut with a head: the
-mean over positions and a linear layer. The model with its exits is a task of its own, whose
-`build` makes a shorter module from weights that lack the later tensors.
+A cut is a place where a model can end (`channels/blocks.py`). An exit is a cut with a head, a
+classifier of its own (`heads.py`). The model with its exits is a task of its own, whose `build`
+makes a shorter module from weights that lack the later tensors.
 """
 
 import math
@@ -13,36 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from subflot.algorithms.heads import Exit
 from subflot.channels import ChannelMap, Channels, build, take, trace
 from subflot.channels.blocks import Cut, find_cuts
 from subflot.channels.keep import prefix
 from subflot.channels.resize import copied, state_of
 from subflot.errors import SubflotError
-from subflot.seeding import generator
 from subflot.task import Task
 from subflot.weights import Weights
 
 WIDTHS = 32
 """Widths that are tried, from 1 down in equal steps, until a model fits a budget."""
-
-
-class Head(nn.Module):
-    """The mean over positions, then a linear layer to the classes."""
-
-    def __init__(self, cut: Cut, num_classes: int) -> None:
-        super().__init__()
-        self.axis = cut.axis
-        # Not drawn from the global stream, which belongs to the caller.
-        self.linear = nn.utils.skip_init(nn.Linear, cut.num_channels, num_classes)
-        draw = generator(0, "exit", cut.module)
-        nn.init.normal_(self.linear.weight, std=0.01, generator=draw)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits, shape (batch, classes)."""
-        positions = [axis for axis in range(1, features.dim()) if axis != self.axis]
-        logits: Tensor = self.linear(features.mean(dim=positions) if positions else features)
-        return logits
 
 
 class _Left(Exception):  # noqa: N818 - no error: the model ends here
@@ -56,12 +37,12 @@ class ExitNetwork(nn.Module):
     """
 
     def __init__(
-        self, body: nn.Module, cuts: Sequence[Cut], num_classes: int, *, takes_mean: bool
+        self, body: nn.Module, exits: Sequence[Exit], num_classes: int, *, takes_mean: bool
     ) -> None:
         super().__init__()
         self.body = body
-        self.heads = nn.ModuleList(Head(cut, num_classes) for cut in cuts)
-        self.places = tuple(cut.module for cut in cuts)
+        self.heads = nn.ModuleList(one.head(num_classes) for one in exits)
+        self.places = tuple(one.cut.module for one in exits)
         self.takes_mean = takes_mean
         self.is_whole = True
 
@@ -214,27 +195,28 @@ def nearest(depth: float) -> int:
     return max(1, math.floor(depth + 0.5))
 
 
-def add_exits(task: Task, cuts: Sequence[Cut], *, takes_mean: bool) -> ExitTask:
-    """Return the task with a head behind each cut; without cuts the model stays as it is.
+def add_exits(task: Task, exits: Sequence[Exit], *, takes_mean: bool) -> ExitTask:
+    """Return the task with early exits; without any the model stays as it is.
 
     Args:
         task: what is prepared; it is not changed.
-        cuts: in the order in which the model runs.
+        exits: in the order in which the model runs.
         takes_mean: whether the model answers with the mean of its exits, not with the deepest.
     """
     given = {f.name: getattr(task, f.name) for f in fields(task)}
     given.update(plain=task, _idle={}, _costs={})
-    if not cuts:
+    if not exits:
         return ExitTask(**given)
     num_classes = num_classes_of(task)
     # Traced with the mean, which uses every head.
-    whole = ExitNetwork(task.template, cuts, num_classes, takes_mean=True)
+    whole = ExitNetwork(task.template, exits, num_classes, takes_mean=True)
     channels = trace(whole, task.example.repeat_interleave(2, 0))
-    network = ExitNetwork(task.template, cuts, num_classes, takes_mean=takes_mean)
+    network = ExitNetwork(task.template, exits, num_classes, takes_mean=takes_mean)
     parts = {}
-    for depth, cut in enumerate(cuts, start=1):
-        names = {f"body.{name}" for name in cut.tensors}
-        names |= {f"heads.{head}.linear.{of}" for head in range(depth) for of in ("weight", "bias")}
+    of_heads: set[str] = set()
+    for depth, one in enumerate(exits, start=1):
+        of_heads |= {f"heads.{depth - 1}.{name}" for name in state_of(network.heads[depth - 1])}
+        names = {f"body.{name}" for name in one.cut.tensors} | of_heads
         short = _shortened(network, depth, names)
         parts[frozenset(names)] = Part(short, _restricted(channels, names, short))
     return ExitTask(**{**given, "template": network, "channels": channels, "parts": parts})

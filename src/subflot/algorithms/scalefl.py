@@ -6,15 +6,15 @@ The network has exits in its later half. A client trains the part up to one of t
 channels of every layer; all its exits learn together, and the shallow ones also imitate the
 deepest. Each entry is averaged over the clients that hold it.
 
-Where this departs from the paper's code: uploads count by their examples. A head is a mean over
-positions and a linear layer, where the paper has three convolutions before it, so that it fits any
-model and any budget. The teacher gets no gradient, divergences are means over a batch, and
-distillation is on (the code has it off by default). No layer is rescaled by its width. A model is
-judged by its deepest exit. The paper's table of widths is replaced by a rule: at the depth of its
-level a client gets the widest part within its budget.
+Where this departs from the paper's code: uploads count by their examples. A head has depthwise
+separable convolutions, where the paper has three plain ones, and less where there is little room
+for it (`heads.py`). The teacher gets no gradient, divergences are means over a batch, and
+distillation is on (the code has it off by default). The code's scaler is a setting, off by default
+as for HeteroFL. A model is judged by its deepest exit. The paper's table of widths is replaced by a
+rule: at the depth of its level a client gets the widest part within its budget.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,9 +30,14 @@ from subflot.algorithms.exits import (
     cuts_of,
     exits_of,
     nearest,
+    num_classes_of,
+    num_parameters,
     with_exits,
 )
 from subflot.algorithms.fedavg import FedAvg
+from subflot.algorithms.heads import Exit, strongest
+from subflot.algorithms.scaler import scaled
+from subflot.channels.blocks import Cut
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.task import Task
@@ -54,11 +59,16 @@ class ScaleFL(FedAvg):
         distillation: gamma, the weight of imitation; 0 switches it off.
         temperature: tau, by which logits are divided before they are imitated.
         warm_up: share of the rounds before imitation begins.
+        scaler: in training, divide what layers put out by the client's width.
     """
 
     name: ClassVar[str] = "scalefl"
+    version: ClassVar[int] = 2  # Heads had been linear maps of channel means.
     paper: ClassVar[str] = "CVPR 2023"
-    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"distillation": (0.0, 0.05, 0.5)}
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "distillation": (0.0, 0.05, 0.5),
+        "scaler": (False, True),
+    }
     ignores_budgets: ClassVar[bool] = False
 
     exits: int = 4
@@ -66,6 +76,7 @@ class ScaleFL(FedAvg):
     distillation: float = 0.05
     temperature: float = 3.0
     warm_up: float = 0.25
+    scaler: bool = False
 
     def __post_init__(self) -> None:
         if self.exits < 1:
@@ -85,7 +96,7 @@ class ScaleFL(FedAvg):
         between = (1 - self.first_exit) / max(1, self.exits - 1)
         shares = [self.first_exit + between * level for level in range(self.exits - 1)]
         cuts = behind_shares(cuts_of(task), shares) if shares else []
-        return add_exits(task, cuts, takes_mean=False)
+        return add_exits(task, with_heads(task, cuts), takes_mean=False)
 
     def download(self, task: Task, state: State, client: Client, turn: Turn) -> Download:
         depth, rate = self.size(with_exits(task), client.pruning_rate)
@@ -109,8 +120,11 @@ class ScaleFL(FedAvg):
         is_warm = turn.round - 1 > self.warm_up * turn.rounds
         weight = self.distillation if is_warm else 0.0
 
+        rate = self.size(with_exits(task), context.client.pruning_rate)[1] if self.scaler else 0.0
+
         def all_exits(model: nn.Module, batch: Examples) -> Tensor:
-            logits = exits_of(model, batch.inputs)
+            with scaled(model, task.channels, 1 - rate):
+                logits = exits_of(model, batch.inputs)
             losses = [task.loss(each, batch.labels) for each in logits]
             if weight:
                 for shallow, each in enumerate(logits[:-1]):
@@ -119,6 +133,20 @@ class ScaleFL(FedAvg):
             return deeper_count_more(losses)
 
         return all_exits
+
+
+def with_heads(task: Task, cuts: Sequence[Cut]) -> list[Exit]:
+    """Choose the heads of exits: each no larger than what lies before it, or than its budget.
+
+    Exit d of L, the network's own classifier among them, has the budget of the width d / L.
+    """
+    whole = frozenset(task.channels.axes)
+    exits = []
+    for depth, cut in enumerate(cuts, start=1):
+        before = num_parameters(task, cut.tensors, 0.0)
+        budget = num_parameters(task, whole, 1 - depth / (len(cuts) + 1))
+        exits.append(strongest(cut, num_classes_of(task), max(before, budget - before)))
+    return exits
 
 
 def imitation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -27,6 +27,8 @@ class Cut:
     num_channels: int
     axis: int
     """Which axis of the module's output holds the channels."""
+    positions: tuple[int, ...]
+    """Lengths of the other axes, without that of the batch."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,9 @@ class _Run:
         ]
         # Kernels have positions, and so have their outputs behind the channels.
         axis = 1 if call.output.dim() == 2 or kernels[-1] > 2 else call.output.dim() - 1
-        return Cut(call.module, frozenset(used), call.output.shape[axis], axis)
+        _, *lengths = call.output.shape
+        num_channels = lengths.pop(axis - 1)
+        return Cut(call.module, frozenset(used), num_channels, axis, tuple(lengths))
 
 
 def _reached(end: Node, but: Node | None = None) -> Iterator[Node]:
