@@ -13,7 +13,9 @@ rate. Every layer is a unit; the whole first layers of a level reach to three de
 wider levels and near the paper's for ResNet18, and members that would leave the rest much narrower
 than the rate says are left out. A client's room is certain, and known to itself alone. It cuts
 a member out of what it received, which must contain it; in the paper's code it may train what it
-was not sent. Where all rewards are zero, the client is drawn evenly.
+was not sent. Where all rewards are zero, the client is drawn evenly. A client is judged on what it
+trained last, which is often smaller than what it has room for: sizes are drawn evenly, and it
+holds no more than it was sent. The paper judges the members of the pool instead.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -67,6 +69,7 @@ class AdaptiveFL(FedAvg):
 
     name: ClassVar[str] = "adaptivefl"
     paper: ClassVar[str] = "DAC 2024, arXiv:2311.13166"
+    remark: ClassVar[str] = "clients are judged on the size that they were offered last"
     ignores_budgets: ClassVar[bool] = False
 
     def start(self, task: Task, clients: Sequence[Client], turn: Turn) -> State:
