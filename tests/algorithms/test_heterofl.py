@@ -19,7 +19,7 @@ from tolerances import EXACT, FLOAT32
 from torch import nn
 
 from subflot.algorithms.averaging import owner_average
-from subflot.algorithms.base import Client, ClientContext, State, Turn
+from subflot.algorithms.base import Client, ClientContext, State, Turn, Upload
 from subflot.algorithms.fedavg import FedAvg
 from subflot.algorithms.heterofl import LABELS, HeteroFL, class_space
 from subflot.algorithms.scaler import scaled
@@ -168,6 +168,27 @@ def test_absent_classes_count_as_zero_and_get_no_gradient() -> None:
     assert gradient is not None
     assert gradient[1].eq(0).all()
     assert gradient[[0, 2]].abs().sum() > 0
+
+
+def test_models_are_measured_with_absent_classes_at_zero() -> None:
+    context = ClientContext(Client(0, 0.5), LACKING, {}, Turn(1, 1, 0))
+    inputs = tiny_examples(2, 9).inputs
+    masked, plain = HeteroFL(masked_loss=True), HeteroFL()
+    download = masked.download(TASK, State(TASK.initial), context.client, context.turn)
+    upload = Upload(download.weights, 8, download.kept)
+    with TASK.lend(download.weights) as model:
+        logits = model.eval()(inputs).detach()
+    for method in (masked, plain):
+        expected = logits.clone()
+        if method is masked:
+            assert (expected[:, 1] != 0).all()
+            expected[:, 1] = 0
+        for measured in (
+            method.extracted(TASK, download, context),
+            method.trained(TASK, upload, context),
+        ):
+            with TASK.lend(measured) as model:
+                torch.testing.assert_close(model.eval()(inputs).detach(), expected, **FLOAT32)
 
 
 def test_classifier_rows_are_averaged_over_the_clients_that_have_the_class() -> None:

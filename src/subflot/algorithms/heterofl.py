@@ -7,8 +7,8 @@ Submodels are nested and fixed; each entry is averaged over the clients that own
 
 Of the paper's three stabilisers, static batch norm is how every method is measured here: statistics
 are recomputed before a model is tested. The other two are settings, off by default, so that all
-methods train with the same loss. Other departures from the paper's code: uploads count by their
-examples, as for every method here, and logits are not masked in tests.
+methods train with the same loss. Another departure from the paper's code: uploads count by their
+examples, as for every method here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,6 +37,7 @@ from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.task import Task
 from subflot.training import Objective
+from subflot.weights import Weights
 
 LABELS = "labels"
 """Which classes a client has: true or false for each."""
@@ -48,8 +49,8 @@ class HeteroFL(FedAvg):
 
     Attributes:
         scaler: in training, divide what layers put out by the client's width.
-        masked_loss: logits of classes that a client does not have count as zero in its loss, and
-            its rows of the classifier for them are not averaged.
+        masked_loss: logits of classes that a client does not have count as zero in its loss and
+            where its models are measured, and its rows of the classifier for them are not averaged.
     """
 
     name: ClassVar[str] = "heterofl"
@@ -86,6 +87,17 @@ class HeteroFL(FedAvg):
             upload = replace(upload, extras={LABELS: is_present(task, context.examples)})
         return upload, memory
 
+    def extracted(self, task: Task, download: Download, context: ClientContext) -> Weights:
+        return self._masked(task, download.weights, context)
+
+    def trained(self, task: Task, upload: Upload, context: ClientContext) -> Weights:
+        return self._masked(task, upload.weights, context)
+
+    def _masked(self, task: Task, weights: Weights, context: ClientContext) -> Weights:
+        if not self.masked_loss:
+            return weights
+        return silenced(weights, task.channels, is_present(task, context.examples))
+
     def aggregate(self, task: Task, state: State, arrivals: Iterable[Arrival], turn: Turn) -> State:
         restrict = only_own_classes(task.channels) if self.masked_loss else None
         weights = owner_average(state.weights, task.channels, arrivals, restrict)
@@ -105,6 +117,18 @@ def only_own_classes(channels: ChannelMap) -> Restriction:
         return owned
 
     return restrict
+
+
+def silenced(weights: Weights, channels: ChannelMap, is_own: Tensor) -> dict[str, Tensor]:
+    """Return weights with which a model says zero for all classes but its own."""
+    whole = (Segment(class_space(channels)),)
+    result = dict(weights)
+    for name, tensor in weights.items():
+        for axis, segments in enumerate(channels.axes[name]):
+            if segments == whole:
+                mask = is_own.to(tensor.device).view(-1, *(1,) * (tensor.ndim - axis - 1))
+                result[name] = result[name] * mask
+    return result
 
 
 def class_space(channels: ChannelMap) -> str:
