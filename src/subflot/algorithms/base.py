@@ -153,8 +153,8 @@ class Algorithm(ABC):
     """Raised when the method gives other numbers than before with the same settings."""
     paper: ClassVar[str] = ""
     tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Settings that the method's own paper tunes, at most two -> values to try, at most three; the
-    default is one of them."""
+    """Settings that its own paper tunes, or that decide how strong it is; at most two, each
+    -> values to try, at most three; the default is one of them."""
     remark: ClassVar[str] = ""
     """What a table says beside its numbers, such as that the method had to be reconstructed."""
     keeps_history: ClassVar[bool] = False

@@ -19,24 +19,24 @@ from typing import ClassVar, Literal
 
 from subflot.algorithms.averaging import owner_average, residual_recovery
 from subflot.algorithms.base import Arrival, Client, State, Turn
-from subflot.algorithms.fedavg import FedAvg
+from subflot.algorithms.cut import CutFedAvg
 from subflot.channels import Channels
 from subflot.channels.keep import random
 from subflot.task import Task
 
 
 @dataclass(frozen=True)
-class FedDrop(FedAvg):
+class FedDrop(CutFedAvg):
     """Random submodels. A client has no model of its own to keep: its `extracted` is one draw.
 
     Attributes:
         merge: an entry is averaged over its `owners`, or over all clients, filled up with the
             global model (`residual`).
+        scale: whether layers keep their scale on the client when their inputs are cut.
     """
 
     name: ClassVar[str] = "feddrop"
     paper: ClassVar[str] = "arXiv:1812.07210"
-    ignores_budgets: ClassVar[bool] = False
 
     merge: Literal["owners", "residual"] = "owners"
 

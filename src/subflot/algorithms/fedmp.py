@@ -18,20 +18,23 @@ from typing import ClassVar
 
 from subflot.algorithms.averaging import residual_recovery
 from subflot.algorithms.base import Arrival, Client, State, Turn
-from subflot.algorithms.fedavg import FedAvg
+from subflot.algorithms.cut import CutFedAvg
 from subflot.channels import Channels
 from subflot.channels.keep import largest
 from subflot.task import Task
 
 
 @dataclass(frozen=True)
-class FedMP(FedAvg):
-    """Submodels of the largest filters, averaged over all clients after residual recovery."""
+class FedMP(CutFedAvg):
+    """Submodels of the largest filters, averaged over all clients after residual recovery.
+
+    Attributes:
+        scale: whether layers keep their scale on the client when their inputs are cut.
+    """
 
     name: ClassVar[str] = "fedmp"
     paper: ClassVar[str] = "ICDE 2022"
     remark: ClassVar[str] = "with assigned rates"
-    ignores_budgets: ClassVar[bool] = False
 
     def kept(self, task: Task, state: State, client: Client, turn: Turn) -> Channels:
         return largest(task.channels, client.pruning_rate, state.weights)

@@ -35,6 +35,7 @@ class FedRolex(HeteroFL):
         step: channels that the window moves in a round.
         scaler: as HeteroFL's.
         masked_loss: as HeteroFL's.
+        scale: as HeteroFL's.
     """
 
     name: ClassVar[str] = "fedrolex"

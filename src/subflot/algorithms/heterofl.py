@@ -7,8 +7,9 @@ Submodels are nested and fixed; each entry is averaged over the clients that own
 
 Of the paper's three stabilisers, static batch norm is how every method is measured here: statistics
 are recomputed before a model is tested. The other two are settings, off by default, so that all
-methods train with the same loss. Another departure from the paper's code: uploads count by their
-examples, as for every method here.
+methods train with the same loss. Beside them there is kept scale (`scale`), which is not of the
+paper, to see what it gives to channels cut by position. Another departure from the paper's code:
+uploads count by their examples, as for every method here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,7 @@ from subflot.algorithms.base import (
     Turn,
     Upload,
 )
-from subflot.algorithms.fedavg import FedAvg
+from subflot.algorithms.cut import CutFedAvg
 from subflot.algorithms.scaler import scaled
 from subflot.channels import ChannelMap, Channels, Segment
 from subflot.channels.keep import prefix
@@ -44,19 +45,22 @@ LABELS = "labels"
 
 
 @dataclass(frozen=True)
-class HeteroFL(FedAvg):
+class HeteroFL(CutFedAvg):
     """Nested submodels, averaged over their owners.
 
     Attributes:
         scaler: in training, divide what layers put out by the client's width.
         masked_loss: logits of classes that a client does not have count as zero in its loss and
             where its models are measured, and its rows of the classifier for them are not averaged.
+        scale: whether layers keep their scale on the client when their inputs are cut.
     """
 
     name: ClassVar[str] = "heterofl"
     paper: ClassVar[str] = "ICLR 2021, arXiv:2010.01264"
-    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {"scaler": (False, True)}
-    ignores_budgets: ClassVar[bool] = False
+    tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "scaler": (False, True),
+        "scale": (False, True),
+    }
 
     scaler: bool = False
     masked_loss: bool = False
