@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from federations import CLIENTS, final_state, run_rounds, tiny_task
 from hand_made import EXAMPLES, RATES, ROWS, TURN, assert_same, at_work, model_at, task
 from tolerances import DOUBLE
-from torch import Tensor
 from torch.testing import assert_close
 
 from subflot.algorithms import make
 from subflot.algorithms.base import Arrival, Client, ClientContext, Place, State, Turn, Upload
-from subflot.algorithms.subflot_plus import KEEPS_HEAD, head_of, output_bias
+from subflot.algorithms.subflot_plus import KEEPS_HEAD, LABELS, distance_of_labels, head_of
 from subflot.channels import take
 from subflot.channels.keep import prefix
 from subflot.channels.scale import keep_scale
@@ -132,39 +132,66 @@ def test_a_run_remembers_where_each_client_was_merged(tmp_path) -> None:  # type
 # ----- labels that differ
 
 
-def pulled(weights: Tensor, *pulls: tuple[float, float]) -> State:
-    """A first round after which clients have pulled the outputs' bias so far each."""
+def informed(*shares: tuple[float, ...]) -> State:
+    """A first round after which clients have said which share of their examples a class has."""
     method, state, arrivals = make("subflot-plus"), replace(at_work(), history={}), []
-    learning = task().local.learning_rate * task().local.epochs  # One batch an epoch.
-    for number, pull in enumerate(pulls):
+    for number, share in enumerate(shares):
         client = Client(number, RATES[number])
         sent = method.download(task(), state, client, FIRST)
-        moved = {**sent.weights, "4.bias": sent.weights["4.bias"] + learning * torch.tensor(pull)}
-        upload = Upload(moved, 10, sent.kept)
+        claim = torch.tensor(share, dtype=torch.float64)
+        upload = Upload(sent.weights, 10**6, sent.kept, {LABELS: claim})
         arrivals.append(Arrival(client, method.place(task(), state, client, upload, FIRST)))
     return method.aggregate(task(), state, iter(arrivals), FIRST)
 
 
 @pytest.mark.parametrize(
-    ("pulls", "differ"),
+    ("shares", "differ"),
     [
-        # Root mean square sqrt(0.02), of which all, half or nothing cancels out.
-        (((0.1, -0.1), (-0.1, 0.1)), True),
-        (((0.1, -0.1), (0.1, -0.1)), False),
-        (((0.1, 0.1), (0.1, -0.1)), True),
-        (((0.04, -0.04), (-0.04, 0.04)), False),  # 0.057 in all: too little.
-        (((0.05, -0.04), (-0.05, 0.04)), True),  # 0.064.
+        (((1.0, 0.0), (0.0, 1.0)), True),
+        (((0.9, 0.1), (0.9, 0.1)), False),
+        (((0.75, 0.25), (0.25, 0.75)), True),
+        (((0.65, 0.35), (0.35, 0.65)), False),
+        (((1.0, 1.0), (0.0, 0.0)), False),  # Not shares: they do not add up to one.
+        (((1.0, 0.0, 0.0), (0.0, 1.0, 0.0)), False),  # There are two classes.
+        ((), False),
     ],
 )
-def test_labels_differ_if_clients_pull_the_bias_of_the_outputs_apart(
-    pulls: tuple[tuple[float, float], ...], differ: bool
+def test_labels_differ_if_clients_would_have_to_exchange_many(
+    shares: tuple[tuple[float, ...], ...], differ: bool
 ) -> None:
-    assert bool(pulled(torch.zeros(2), *pulls).extras["labels_differ"]) == differ
+    assert bool(informed(*shares).extras["labels_differ"]) == differ
+
+
+def test_few_examples_of_the_same_classes_do_not_count_as_different() -> None:
+    """Chance alone moves the shares of ten classes by a third with ten examples each."""
+    draw = np.random.default_rng(0)
+    for examples in (10, 100, 1000):
+        drawn = draw.multinomial(examples, np.full(10, 0.1), size=200) / examples
+        claims = [(examples, torch.from_numpy(one)) for one in drawn]
+        assert distance_of_labels(claims) < 0.02
+        skewed = [(examples, torch.eye(10, dtype=torch.float64)[n % 10]) for n in range(200)]
+        # Nine of ten examples would have to change, less what chance does to ten.
+        assert distance_of_labels(skewed) == pytest.approx(0.9, abs=0.4 / examples**0.5 * 3.1623)
+
+
+def test_a_client_says_its_shares_in_the_first_round_and_only_if_asked() -> None:
+    state, client = at_work(), ROWS[1]
+    examples = Examples(torch.randn(4, 3, dtype=torch.float64), torch.tensor([0, 1, 1, 1]))
+    for labels, turn, expected in (
+        ("auto", FIRST, [0.25, 0.75]),
+        ("auto", TURN, None),
+        ("differ", FIRST, None),
+    ):
+        method = make("subflot-plus", labels=labels)
+        sent = method.download(task(), state, client, turn)
+        upload, _ = method.train(task(), sent, ClientContext(client, examples, {}, turn))
+        said = upload.extras.get(LABELS)
+        assert (None if said is None else said.tolist()) == expected
 
 
 def test_where_labels_differ_nothing_is_scaled_and_the_global_classifier_is_trained() -> None:
     method, client = make("subflot-plus", global_share=0.5), ROWS[1]
-    after = pulled(torch.zeros(2), (0.1, -0.1), (-0.1, 0.1))
+    after = informed((1.0, 0.0), (0.0, 1.0))
     own = model_at(0.5, 11)
     # What was trained in the first round is scaled, for nobody knew then; later it is not.
     for round, history in ((1, keep_scale(own, task().channels)), (2, own)):
@@ -199,6 +226,5 @@ def test_a_kept_head_is_used_on_what_comes_next() -> None:
     assert method.train(task(), alike, context)[1] == {}
 
 
-def test_the_bias_of_the_outputs_is_found_by_what_it_is() -> None:
+def test_the_head_is_what_makes_the_outputs() -> None:
     assert head_of(task().channels) == {"4.weight", "4.bias"}
-    assert output_bias(task()) == "4.bias"

@@ -17,7 +17,7 @@ Transport". What departs from it, each a setting:
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -38,7 +38,7 @@ from subflot.channels import ChannelMap, Channels, take
 from subflot.channels.keep import prefix, window
 from subflot.channels.scale import keep_scale, undo_scale
 from subflot.errors import SubflotError
-from subflot.task import LocalTraining, Task
+from subflot.task import Task
 from subflot.transport.align import Alignment
 from subflot.transport.merge import fuse
 from subflot.weights import Weights
@@ -46,10 +46,11 @@ from subflot.weights import Weights
 GOLDEN = (5**0.5 - 1) / 2
 """Steps of the golden ratio spread any number of clients evenly."""
 FIRST_ROUND = 1
-"""The round that shows whether labels differ: all clients start it alike."""
-MOST_ALIKE = 0.06
-"""How far clients may pull the outputs' bias apart, per unit of learning, while labels count as
-alike: 0.03 to 0.05 were seen where labels were dealt out evenly, 0.07 to 0.3 where not."""
+"""The round in which clients say which share of their examples each class has."""
+MOST_ALIKE = 0.2
+"""The distance of clients' labels (`distance_of_labels`) up to which they count as alike."""
+LABELS = "labels"
+"""The entry of an upload that says which share of the client's examples each class has."""
 KEEPS_HEAD = "keeps_head"
 """The entry of a download that says whether the client uses a classifier that it kept."""
 
@@ -64,8 +65,8 @@ class SubFLOTPlus(SubFLOTPartial):
             rounds has doubled since the client last took part (`doubling`).
         scale: whether a layer whose inputs are cut is multiplied by what it lost, on the client;
             the server keeps all models in the scale of the full one.
-        labels: whether clients' labels are `alike`, `differ`, or that is found out in the first
-            round (`auto`) from how far clients pull the outputs' bias apart.
+        labels: whether clients' labels are `alike` or `differ`. With `auto` clients say in the
+            first round which share of their examples each class has, and the server decides.
         places: where a client without a history begins: with the `first` channels, which all
             clients share, or `spread` evenly, so that every channel has about as many owners.
     """
@@ -165,6 +166,9 @@ class SubFLOTPlus(SubFLOTPartial):
         self, task: Task, download: Download, context: ClientContext
     ) -> tuple[Upload, Memory]:
         upload, _ = super().train(task, download, context)
+        if self.labels == "auto" and context.turn.round == FIRST_ROUND:
+            claim = shares_of_classes(task, context.examples.labels)
+            upload = replace(upload, extras={} if claim is None else {LABELS: claim})
         if not download.extras[KEEPS_HEAD]:
             return upload, {}
         return upload, {name: upload.weights[name] for name in sorted(head_of(task.channels))}
@@ -189,44 +193,62 @@ class SubFLOTPlus(SubFLOTPartial):
     def aggregate(self, task: Task, state: State, arrivals: Iterable[Arrival], turn: Turn) -> State:
         if self.labels != "auto" or turn.round != FIRST_ROUND:
             return super().aggregate(task, state, arrivals, turn)
-        pulls = _Pulls(output_bias(task), state.weights, task.local)
-        after = super().aggregate(task, state, pulls.watch(arrivals), turn)
-        differ = torch.tensor(pulls.apart() > MOST_ALIKE)
-        return replace(after, extras={**after.extras, "labels_differ": differ})
+        claims: list[tuple[int, Tensor]] = []
+
+        def watched() -> Iterator[Arrival]:
+            for arrival in arrivals:
+                claim = arrival.upload.extras.get(LABELS)
+                if claim is not None and _is_fair(claim, task):
+                    claims.append((arrival.upload.num_examples, claim))
+                yield arrival
+
+        after = super().aggregate(task, state, watched(), turn)
+        differ = bool(claims) and distance_of_labels(claims) > MOST_ALIKE
+        return replace(after, extras={**after.extras, "labels_differ": torch.tensor(differ)})
 
 
-@dataclass
-class _Pulls:
-    """Where clients pull the bias of the outputs.
+def shares_of_classes(task: Task, labels: Tensor) -> Tensor | None:
+    """Say which share of a client's examples each class has; None if labels are no classes."""
+    if _num_classes(task) is None or labels.dim() != 1 or labels.is_floating_point():
+        return None
+    counts = torch.bincount(labels, minlength=_num_classes(task) or 0)
+    return counts.to(torch.float64) / max(1, len(labels))
 
-    Its gradient is how far the labels of a batch are from what the model expects, so clients with
-    other labels pull it elsewhere; per step and learning rate, for all steps are alike long.
+
+def distance_of_labels(claims: Sequence[tuple[int, Tensor]]) -> float:
+    """Say how far clients' shares of the classes are from those of all, beyond what chance does.
+
+    It is the share of its examples that a client would have to exchange to be like all (the total
+    variation), less what is expected of as many examples drawn from all; the mean by examples.
+
+    Example:
+        >>> one, other = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+        >>> round(distance_of_labels([(10**6, one), (10**6, other)]), 2)
+        0.5
+        >>> distance_of_labels([(10, one), (30, one)])
+        0.0
     """
+    total = sum(count for count, _ in claims)
+    whole = torch.stack([share * (count / total) for count, share in claims]).sum(0)
+    spread = (2 / math.pi * whole * (1 - whole)).clamp(min=0).sqrt().sum()
+    beyond = [
+        (count, ((share - whole).abs().sum() - spread / math.sqrt(count)) / 2)
+        for count, share in claims
+    ]
+    return max(0.0, sum(count * float(distance) for count, distance in beyond) / total)
 
-    bias: str | None
-    before: Weights
-    local: LocalTraining
-    pulls: list[tuple[int, Tensor]] = field(default_factory=list)
 
-    def watch(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
-        """Note each pull as its upload passes."""
-        for arrival in arrivals:
-            upload = arrival.upload
-            if self.bias is not None:
-                steps = self.local.epochs * math.ceil(upload.num_examples / self.local.batch_size)
-                learning = steps * self.local.learning_rate / (1 - min(0.99, self.local.momentum))
-                moved = upload.weights[self.bias].double() - self.before[self.bias].double()
-                self.pulls.append((upload.num_examples, moved / max(learning, 1e-300)))
-            yield arrival
+def _num_classes(task: Task) -> int | None:
+    """Count the outputs of the model; None if they are not made by just one layer."""
+    channels = task.channels
+    found = [space for space, reason in channels.frozen.items() if reason.text == "output"]
+    return channels.sizes[found[0]] if len(found) == 1 else None
 
-    def apart(self) -> float:
-        """Return the root of the clients' mean squared pull, times the share that cancels out."""
-        total = sum(n for n, _ in self.pulls)
-        square = sum(n * float(pull.square().sum()) for n, pull in self.pulls)
-        if not square:
-            return 0.0
-        mean = torch.stack([pull * (n / total) for n, pull in self.pulls]).sum(0)
-        return math.sqrt(square / total) * (1 - float(mean.square().sum()) * total / square)
+
+def _is_fair(claim: Tensor, task: Task) -> bool:
+    """Whether these can be shares of the classes."""
+    is_shaped = claim.shape == (_num_classes(task),) and claim.dtype == torch.float64
+    return is_shaped and bool((claim >= 0).all()) and abs(float(claim.sum()) - 1) < 1e-6
 
 
 def extracted_from(alignment: Alignment) -> Channels:
@@ -247,10 +269,3 @@ def head_of(channels: ChannelMap) -> frozenset[str]:
         for name, axes in channels.axes.items()
         if any(segment.space in outputs for segments in axes for segment in segments or ())
     )
-
-
-def output_bias(task: Task) -> str | None:
-    """Name the parameter with one number for each output; None if there is not just one."""
-    names = head_of(task.channels) & task.parameters
-    found = [name for name in names if len(task.channels.axes[name]) == 1]
-    return found[0] if len(found) == 1 else None
