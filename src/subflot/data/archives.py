@@ -32,8 +32,9 @@ LONG_TYPES = (
 )
 """Headers that are followed by more of themselves, which tarfile reads at once."""
 
-_BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError)
-_UNREADABLE = (*_BROKEN, RuntimeError, NotImplementedError)  # Encrypted, or compressed oddly.
+BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError)
+"""What readers of archives raise when a file is damaged."""
+_UNREADABLE = (*BROKEN, RuntimeError, NotImplementedError)  # Encrypted, or compressed oddly.
 
 
 def damaged(path: Path | str, reason: object) -> SubflotError:
@@ -53,7 +54,7 @@ class ZipReader:
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path if content is None else io.BytesIO(content))
-        except _BROKEN as error:
+        except BROKEN as error:
             raise damaged(path, f"cannot be read as a zip file ({error})") from error
         self._members = {info.filename: info for info in self._zip.infolist()}
         total = 0
@@ -118,7 +119,7 @@ def read_tar(
                     break
             else:
                 raise damaged(path, f"more than {TRAILING_BYTES:,} bytes follow its last member")
-    except (*_BROKEN, RecursionError) as error:  # A header may announce a header without end.
+    except (*BROKEN, RecursionError) as error:  # A header may announce a header without end.
         raise damaged(path, f"cannot be read as a tar.gz file ({error})") from error
     for name in wanted:
         if name not in found:
@@ -151,6 +152,14 @@ class _Tar(tarfile.TarFile):
 
 def _tar(stream: gzip.GzipFile) -> _Tar:
     return _Tar.open(fileobj=stream, mode="r|")
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file that lies by itself, unless it is larger than any published one."""
+    size = path.stat().st_size
+    if size > MEMBER_BYTES:
+        raise damaged(path, f"it has {size:,} bytes")
+    return path.read_bytes()
 
 
 def text(content: bytes, what: str) -> str:

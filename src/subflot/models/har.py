@@ -12,21 +12,22 @@ from subflot.models.width import scaled
 
 
 class HARCNN(nn.Module):
-    """Two convolutions along time and three linear layers; input (batch, 9, 1, 128).
+    """Two convolutions along time and three linear layers; input (batch, signals, 1, 128).
 
-    The nine signals are channels and the 128 steps of a window are the width. Starts from torch's
+    The signals are channels and the 128 steps of a window are the width. Starts from torch's
     default initialisation.
 
     Args:
         num_classes: outputs of the last layer.
         width: share of all hidden channels.
+        signals: channels of the input.
     """
 
-    def __init__(self, num_classes: int = 6, width: float = 1.0) -> None:
+    def __init__(self, num_classes: int = 6, width: float = 1.0, signals: int = 9) -> None:
         super().__init__()
         first, second, wide, narrow = (scaled(channels, width) for channels in (32, 64, 1024, 512))
         self.features = nn.Sequential(
-            nn.Conv2d(9, first, kernel_size=(1, 9)),
+            nn.Conv2d(signals, first, kernel_size=(1, 9)),
             nn.ReLU(),
             nn.MaxPool2d(kernel_size=(1, 2)),
             nn.Conv2d(first, second, kernel_size=(1, 9)),
