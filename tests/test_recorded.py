@@ -10,6 +10,8 @@ import pytest
 from subflot.cli.run import read_settings
 from subflot.cli.summary import summary_markdown
 from subflot.experiments.config import RunConfig, grid, parse
+from subflot.experiments.paper import Column, tasks
+from subflot.experiments.scales import Terms
 from subflot.experiments.tuning import Tuning
 from subflot.reporting.sheet import read_sheet
 from subflot.reporting.tables import FORMATS
@@ -106,6 +108,46 @@ def test_the_run_that_diverged_is_told_as_it_was() -> None:
     assert f"The third had {rows[29]['trained']['mean']:.0%}".replace("%", " % in round 30") in said
 
 
+# ----- what the scale `reduced` is
+
+REDUCED = (ROOT / "docs" / "decisions" / "0017-reduced.md").read_text()
+CLOSE = 0.02
+"""What FedAvg may still gain in as many rounds again."""
+
+
+def reduced_runs() -> dict[str, tuple[int, RunRecord]]:
+    """By task, its rounds and the run of more rounds with otherwise the same settings."""
+    found = {}
+    for record in (RunRecord(path.parent) for path in (RESULTS / "reduced").glob("*/config.toml")):
+        for name, task in tasks().items():
+            wanted = Terms("reduced", "searched").of(Column(name, name, task))
+            rounds = wanted.pop("rounds")
+            if all(record.config.get(key) == value for key, value in wanted.items()):
+                found[name] = rounds, record
+    return found
+
+
+def test_the_rounds_of_a_task_that_was_measured_are_enough() -> None:
+    # A task whose settings change is measured anew.
+    assert len(reduced_runs()) == len(list((RESULTS / "reduced").glob("fedavg-*")))
+    for name, (rounds, record) in reduced_runs().items():
+        rows = {row["round"]: row for row in record.rounds if row["trained"]}
+        early, late = rows[rounds], rows[2 * rounds]
+        assert abs(late["trained"]["mean"] - early["trained"]["mean"]) <= CLOSE, name
+        shown = [
+            f"{100 * row[kind][key]:.1f}"
+            for kind, key in (("trained", "mean"), ("global", "accuracy"))
+            for row in (early, late)
+        ]
+        assert f"| {name} | {rounds} | {' | '.join(shown)} |" in REDUCED
+
+
+def test_the_tasks_that_were_not_measured_are_named() -> None:
+    said = re.search(r"\*\*Not measured yet\*\*: (.*?)\.", REDUCED, re.S)
+    named = set(re.split(r",\s+|\s+and\s+", said[1])) if said else set()
+    assert named == tasks().keys() - reduced_runs().keys()
+
+
 # ----- beside the paper
 
 TABLES = sorted((RESULTS / "tables").glob("*.md"))
@@ -121,6 +163,27 @@ def test_a_table_of_the_paper_is_what_its_records_say(path: Path) -> None:
     for cell in sheet.cells.values():
         is_whole = len(cell.values) in (0, cell.num_wanted)
         assert is_whole or path.stem in LACKING_SEEDS, "a run is missing from the records"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("tables/*-reduced-*.json")), ids=lambda p: p.stem
+)
+def test_a_table_says_if_its_scale_has_changed_since(path: Path) -> None:
+    sheet = read_sheet(path)
+    today = {task.settings["data"]: task.scales["reduced"] for task in tasks().values()}
+    changed = set()
+    for cell in sheet.cells.values():
+        for record in sheet.records(cell):
+            was = RunConfig.of(**record.config).flat()
+            now = today[was["data"]]
+            if any(
+                was[key] != now[key] for key in ("rounds", "max_examples", "width") if key in now
+            ):
+                changed.add(was["data"])
+    said = " ".join(sheet.about["notes"])
+    titles = {"digit5": "Digit-5", "pacs": "PACS"}
+    assert all(titles[data] in said for data in changed)
+    assert bool(changed) == ("Scale reduced as it was then" in said)
 
 
 def test_every_table_and_figure_is_spoken_of_and_every_link_leads_somewhere() -> None:

@@ -11,6 +11,7 @@ import pytest
 from made_files import zip_file
 from numpy.typing import NDArray
 
+from subflot.cli.run import read_settings
 from subflot.data.archives import ZipReader
 from subflot.data.federated import federate
 from subflot.data.pickles import load_single
@@ -18,6 +19,8 @@ from subflot.data.sets import load
 from subflot.data.source import Files
 from subflot.data.watch import INNER, WHEEL
 from subflot.errors import SubflotError
+from subflot.experiments.config import grid
+from subflot.experiments.runner import assemble
 
 
 def signals(recording: int, steps: int) -> NDArray[np.float64]:
@@ -185,3 +188,13 @@ def test_no_window_for_testing_overlaps_one_for_training(real: Callable[[str], F
                 after = data.spans[late][data.spans[late, 0] == recording]
                 assert before[:, 2].max(initial=0) <= after[:, 1].min()
         assert len(np.unique(data.labels[share.test])) == 7
+
+
+@pytest.mark.slow
+def test_the_presets_network_takes_the_real_windows(real: Callable[[str], Files]) -> None:
+    real("watch")
+    settings = read_settings("watch")
+    del settings["tune"]
+    task, data, _ = assemble(grid(settings)[0])
+    assert data.num_clients == 20
+    assert task.example.shape == (1, 6, 1, 128)

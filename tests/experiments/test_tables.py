@@ -14,7 +14,7 @@ from subflot.experiments import RunConfig, tables, tuning
 from subflot.experiments.batch import run_all, unfinished
 from subflot.experiments.estimate import estimate
 from subflot.experiments.fill import fill, plan
-from subflot.experiments.paper import FIGURES, TABLES, Column, Grid, PaperTask, Row, find
+from subflot.experiments.paper import FIGURES, TABLES, Column, Grid, PaperTask, Row, find, tasks
 from subflot.experiments.scales import SCALES, DataAtHand, Terms, at_hand
 from subflot.experiments.tables import Wanted, slots
 from subflot.reporting.sheet import read_sheet
@@ -390,3 +390,38 @@ def test_an_estimate_grows_with_what_it_counts() -> None:
     both = estimate([(one_run(), TASK), (one_run(algorithm="heterofl"), TASK)])
     assert both.num_runs == 2
     assert both.hours(2) == pytest.approx(both.core_seconds / 7200)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "measured"),
+    [
+        # Processor seconds of a round of FedAvg on one core, without measuring.
+        ("cifar10", {"max_examples": 5000}, 3.3),
+        ("cifar100", {"max_examples": 5000}, 4.5),
+        ("ag-news", {}, 1.8),
+        ("har", {}, 6.1),
+        ("digit5", {"max_examples": 5000}, 1.7),
+    ],
+)
+def test_an_estimate_is_near_what_was_measured(
+    task: str, settings: dict[str, Any], measured: float
+) -> None:
+    there = tasks()[task]
+    own = Terms("reduced", "searched", settings={**settings, "evaluate_every": 100})
+    found = own.of(Column(task, task, there))
+
+    def seconds(rounds: int) -> float:
+        config = RunConfig.of(**{**found, "algorithm": "fedavg", "rounds": rounds})
+        return estimate([(config, there)]).core_seconds
+
+    assert seconds(2) - seconds(1) == pytest.approx(measured, rel=0.5)
+
+
+def test_the_first_table_at_reduced_scale_takes_about_a_day(
+    all_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("subflot.experiments.tuning.at_hand", lambda *_: DataAtHand())
+    shown = grid("label-skew").with_rows(["subflot-plus"])
+    planned = plan(shown, Terms("reduced", "searched", (0, 1, 2)), Wanted(), [tmp_path])
+    assert len(planned) == 8 * 12 * (3 + tuning.TRIALS)
+    assert estimate((one.config, one.task) for one in planned).hours(2) <= 30

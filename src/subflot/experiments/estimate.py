@@ -1,6 +1,6 @@
 """What runs will take, before any is started: hours and disk, to a factor of two or so."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,21 +10,33 @@ import torch
 from subflot.algorithms import ALGORITHMS
 from subflot.algorithms.subflot import SubFLOT
 from subflot.channels.cost import Cost, cost_of
+from subflot.data.sets import find as find_set
+from subflot.data.sets import load as load_data
+from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
 from subflot.experiments.paper import PaperTask
 from subflot.models import find as find_model
 
 MULTIPLY_ADDS_PER_SECOND = 40e9
-SECONDS_PER_PARAMETER_STEP = 4e-9
+SECONDS_PER_PARAMETER_STEP = 5e-10
 """A step of gradient descent reads and writes every parameter a few times."""
 SECONDS_PER_PARAMETER_TRANSPORT = 1.2e-7
 """Of aligning a model to a client and back."""
-SECONDS_PER_TENSOR_STEP = 4e-4
+SECONDS_PER_TENSOR_STEP = 2e-4
 """Small layers cost what it takes to call them."""
 SECONDS_PER_RUN = 3.0
 """Until the first round: reading data, tracing the model. All on one core of a recent server."""
-EVALUATION_PASSES = 5
+EVALUATION_PASSES = 3
 """Over all examples in a measured round: two models per client and the global one."""
+TRAINING: Mapping[str, float] = {
+    "depthfl": 1.4,
+    "feddse": 1.3,
+    "flado": 1.3,
+    "flexfl": 1.7,
+    "scalefl": 1.3,
+}
+"""What the training of a method takes where it is more than that of a cut model: several exits,
+distillation, gradients for choosing channels. Ratios to HeteroFL in the recorded runs."""
 BYTES_PER_LINE, BYTES_PER_CLIENT = 500, 80
 """Of a round in the record, and of each client in it."""
 
@@ -62,16 +74,19 @@ def _one(config: RunConfig, task: PaperTask) -> Estimate:
     # Weights between two layers shrink with the width of both.
     share = sum((1 - rate) ** 2 for rate in rates) / len(rates)
     full, num_tensors = _full_cost(config)
-    examples = min(task.num_examples, config.max_examples or task.num_examples)
     clients = config.num_clients or task.num_groups
     active = config.per_round or clients
-    examples_per_round = examples * active / clients
-    steps = config.epochs * active * -(-examples // clients // config.batch_size)
+    examples = _num_examples(config, task) * active / clients
+    trained = examples * _train_share(config)
+    # The last batch of an epoch is half full on average.
+    steps = config.epochs * (trained / config.batch_size + active / 2)
     # Backwards costs twice what forwards does.
-    passes = 3 * config.epochs + EVALUATION_PASSES / config.evaluate_every
-    seconds = examples_per_round * passes * share * full.multiply_adds / MULTIPLY_ADDS_PER_SECOND
-    seconds += steps * share * full.parameters * SECONDS_PER_PARAMETER_STEP
-    seconds += (steps + active / config.evaluate_every) * num_tensors * SECONDS_PER_TENSOR_STEP
+    training = 3 * config.epochs * trained * share * full.multiply_adds / MULTIPLY_ADDS_PER_SECOND
+    training += steps * share * full.parameters * SECONDS_PER_PARAMETER_STEP
+    training += steps * num_tensors * SECONDS_PER_TENSOR_STEP
+    measuring = EVALUATION_PASSES * examples * share * full.multiply_adds
+    seconds = training * TRAINING.get(config.algorithm, 1.0)
+    seconds += measuring / MULTIPLY_ADDS_PER_SECOND / config.evaluate_every
     if issubclass(kind, SubFLOT):
         seconds += active * share * full.parameters * SECONDS_PER_PARAMETER_TRANSPORT
     models = 2 + (clients * share if kind.keeps_history else 0)
@@ -81,6 +96,22 @@ def _one(config: RunConfig, task: PaperTask) -> Estimate:
         config.rounds * (BYTES_PER_LINE + active * BYTES_PER_CLIENT),
         models * full.bytes,
     )
+
+
+def _num_examples(config: RunConfig, task: PaperTask) -> int:
+    """Count the examples that a run takes: of those at hand, or of those published."""
+    try:
+        there = len(load_data(config.data, **config.data_settings))
+    except SubflotError:
+        there = task.num_examples
+    return min(there, config.max_examples or there)
+
+
+def _train_share(config: RunConfig) -> float:
+    """Return the share of the examples that is trained on."""
+    usual = find_set(config.data).test_share
+    test = usual if config.test_share < 0 else config.test_share
+    return (1 - test) * (1 - config.validation_share)
 
 
 def _full_cost(config: RunConfig) -> tuple[Cost, int]:

@@ -25,6 +25,7 @@ TABLES = (
     "hyperparameters",
     "proxy",
     "personalised",
+    "further",
 )
 FIGURES = (
     "attention",
