@@ -110,7 +110,7 @@ def test_the_run_that_diverged_is_told_as_it_was() -> None:
 
 # ----- what the scale `reduced` is
 
-REDUCED = (ROOT / "docs" / "decisions" / "0017-reduced.md").read_text()
+REDUCED = (ROOT / "docs" / "decisions" / "0019-reduced.md").read_text()
 CLOSE = 0.02
 """What FedAvg may still gain in as many rounds again."""
 
