@@ -27,8 +27,9 @@ ORDER = (
     "flower",
     "experiments",
     "reporting",
-    "public",  # only the command line stands above it
+    "public",
     "__init__",
+    "paper",  # made with the library; only the command line stands above it
     "cli",
 )
 

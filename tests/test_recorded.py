@@ -13,8 +13,8 @@ from subflot.experiments.config import RunConfig, grid, parse
 from subflot.experiments.paper import Column, tasks
 from subflot.experiments.scales import Terms
 from subflot.experiments.tuning import Tuning
-from subflot.reporting.sheet import read_sheet
-from subflot.reporting.tables import FORMATS
+from subflot.paper.sheet import read_sheet
+from subflot.paper.tables import FORMATS
 from subflot.results import RunRecord, find_runs
 
 ROOT = Path(__file__).parents[1]

@@ -13,11 +13,12 @@ from subflot.algorithms.fedprox import FedProx
 from subflot.errors import SubflotError
 from subflot.experiments.batch import run_all
 from subflot.experiments.config import RunConfig
-from subflot.experiments.paper import PaperTask
 from subflot.experiments.runner import assemble
-from subflot.experiments.scales import Terms
 from subflot.experiments.search import Trial
-from subflot.experiments.tuning import RATES, TRIALS, Choice, Tuning, choices, subject
+from subflot.experiments.tuning import RATES, TRIALS, Choice, Tuning
+from subflot.paper.fill import choices, subject
+from subflot.paper.grids import PaperTask
+from subflot.paper.scales import Terms
 from subflot.results import FAILED, RunRecord
 
 TASK = PaperTask(

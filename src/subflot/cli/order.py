@@ -14,14 +14,15 @@ from subflot.algorithms import ALGORITHMS
 from subflot.cli.show import show
 from subflot.cli.watch import Watch, progress
 from subflot.errors import SubflotError
-from subflot.experiments import paper
 from subflot.experiments.batch import OnRound, run_all, unfinished
 from subflot.experiments.config import RunConfig, parse
-from subflot.experiments.estimate import estimate
-from subflot.experiments.fill import Planned, Runner, fill, plan
-from subflot.experiments.scales import PROTOCOLS, SCALES, Terms, at_hand
-from subflot.experiments.tables import RUNS, Wanted, slots
-from subflot.reporting.sheet import NOT_RUN, Sheet
+from subflot.experiments.tuning import Runner
+from subflot.paper import grids as paper
+from subflot.paper.estimate import estimate
+from subflot.paper.fill import Planned, fill, plan
+from subflot.paper.plan import RUNS, Wanted, slots
+from subflot.paper.scales import PROTOCOLS, SCALES, Terms, at_hand
+from subflot.paper.sheet import NOT_RUN, Sheet
 from subflot.simulation.workers import default_workers
 
 Scale = Annotated[str, typer.Option(metavar="|".join(SCALES), help="How large the runs are.")]

@@ -18,10 +18,10 @@ from subflot.cli.order import (
 )
 from subflot.cli.show import show
 from subflot.errors import SubflotError, UnknownName
-from subflot.experiments import paper
-from subflot.experiments.fill import SHEETS
-from subflot.reporting.sheet import read_sheet
-from subflot.reporting.tables import FORMATS, heading, notes, terminal, write_all
+from subflot.paper import grids as paper
+from subflot.paper.fill import SHEETS
+from subflot.paper.sheet import read_sheet
+from subflot.paper.tables import FORMATS, heading, notes, terminal, write_all
 from subflot.simulation.store import write_text
 
 FIGURES = "figures"
@@ -76,7 +76,7 @@ def table_command(
     else:
         sys.stdout.write(FORMATS[form][1](asked))
     if ranks:
-        from subflot.reporting.figures import draw_ranks
+        from subflot.paper.figures import draw_ranks
 
         written += draw_ranks(asked, out / FIGURES / f"{path.stem}-ranks")
     sys.stderr.write(f"wrote {', '.join(map(str, [path, *written]))}\n")
@@ -120,7 +120,7 @@ def figure_command(
             path = _attention(order, path)
         else:
             write_all(read_sheet(path), path)
-    from subflot.reporting.figures import FROM_SHEETS, draw
+    from subflot.paper.figures import FROM_SHEETS, draw
 
     asked = {"rows": wanted.rows, "columns": wanted.columns}
     for file in draw(name, path, out / FIGURES, **asked):
@@ -130,13 +130,13 @@ def figure_command(
 
 
 def _resources(out: Path) -> Path:
-    from subflot.experiments.resources import resources
+    from subflot.paper.resources import resources
 
     return _write(out / SHEETS / "resources.json", resources())
 
 
 def _convergence(order: Order) -> Path:
-    from subflot.experiments.convergence import ROUNDS, convergence
+    from subflot.paper.convergence import ROUNDS, convergence
 
     path = order.out / FIGURES / f"convergence-{order.terms.scale}.json"
     if not order.is_run and order.recorded and not path.is_file():
@@ -153,7 +153,7 @@ def _convergence(order: Order) -> Path:
 
 
 def _attention(order: Order, sheet: Path) -> Path:
-    from subflot.experiments.attention import attention
+    from subflot.paper.attention import attention
 
     found = read_sheet(sheet)
     records = [one for cell in found.cells.values() for one in found.records(cell)]

@@ -11,8 +11,6 @@ from subflot.algorithms import ALGORITHMS
 from subflot.data import load as load_data
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
-from subflot.experiments.paper import Column, PaperTask
-from subflot.experiments.scales import Terms, at_hand
 from subflot.experiments.search import Outcome, Space, Trial, best
 from subflot.results import find_run
 
@@ -236,49 +234,3 @@ def _guessing(data: str, settings: tuple[tuple[str, Any], ...]) -> float:
         return 1 / len(load_data(data, **dict(settings)).classes)
     except SubflotError:
         return 0.0
-
-
-# ----- for tables
-
-
-def subject(algorithm: str, task: PaperTask, terms: Terms) -> RunConfig | None:
-    """Return the run that a method's settings on a task are searched with, the first of the seeds.
-
-    Variants of a method share what is found, and variants of a task too. A task without data, or
-    with settings that do not fit the method, has none.
-    """
-    column = Column(task.name, task.title, task)
-    settings = terms.of(column)
-    here = at_hand(column, settings)
-    if here.missing:
-        return None
-    own = {"name": "runs", "algorithm": algorithm, "seed": terms.seeds[0]}
-    try:
-        return RunConfig.of(**{**settings, **here.settings, **own})
-    except SubflotError:
-        return None
-
-
-def choices(
-    wanted: Iterable[tuple[str, PaperTask]],
-    terms: Terms,
-    runs: Sequence[Path],
-    runner: Runner | None = None,
-) -> dict[Pair, Choice]:
-    """Choose for methods and tasks; where there is nothing to run, the choice is empty.
-
-    Args:
-        wanted: methods and tasks.
-        terms: the scale and the seeds.
-        runs: folders of records.
-        runner: runs the trials that are not there yet; None takes what there is.
-    """
-    subjects = {(name, task.name): subject(name, task, terms) for name, task in wanted}
-    there = {pair: config for pair, config in subjects.items() if config}
-    found = tuning_of(terms).choose(there, runs, runner)
-    return {pair: found.get(pair, Choice(*pair)) for pair in subjects}
-
-
-def tuning_of(terms: Terms) -> Tuning:
-    """Return how tables choose settings: all alike, but for what the terms set for all runs."""
-    return Tuning(held=frozenset(terms.settings))

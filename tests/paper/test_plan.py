@@ -10,14 +10,16 @@ from made_records import made_run
 
 from subflot.algorithms.fedprox import FedProx
 from subflot.errors import SubflotError
-from subflot.experiments import RunConfig, tables, tuning
+from subflot.experiments import RunConfig, tuning
 from subflot.experiments.batch import run_all, unfinished
-from subflot.experiments.estimate import estimate
-from subflot.experiments.fill import fill, plan
-from subflot.experiments.paper import FIGURES, TABLES, Column, Grid, PaperTask, Row, find, tasks
-from subflot.experiments.scales import SCALES, DataAtHand, Terms, at_hand
-from subflot.experiments.tables import Wanted, slots
-from subflot.reporting.sheet import read_sheet
+from subflot.paper import fill as fills
+from subflot.paper import plan as plans
+from subflot.paper.estimate import estimate
+from subflot.paper.fill import fill, plan
+from subflot.paper.grids import FIGURES, TABLES, Column, Grid, PaperTask, Row, find, tasks
+from subflot.paper.plan import Wanted, slots
+from subflot.paper.scales import SCALES, DataAtHand, Terms, at_hand
+from subflot.paper.sheet import read_sheet
 from subflot.results import METRICS, RunRecord
 
 GRIDS = [name for name in (*TABLES, *FIGURES) if name not in ("resources", "convergence")]
@@ -35,7 +37,7 @@ def all_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def everything(column: Column, settings: Any) -> DataAtHand:
         return DataAtHand({}, column.task.domains)
 
-    monkeypatch.setattr(tables, "at_hand", everything)
+    monkeypatch.setattr(plans, "at_hand", everything)
 
 
 # ----- what the paper prints
@@ -173,7 +175,7 @@ def test_smoke_fills_a_cross_and_the_others_everything(all_data: None, tmp_path:
 def test_a_search_adds_its_trials_for_each_method_and_task(
     all_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("subflot.experiments.tuning.at_hand", lambda *_: DataAtHand())
+    monkeypatch.setattr("subflot.paper.fill.at_hand", lambda *_: DataAtHand())
     shown = grid("sparsity")
     found = plan(shown, Terms("reduced", "searched", (0, 1)), Wanted(("flado",)), [tmp_path])
     # Two tasks; four columns of each, two seeds. Low to dynamic share their settings.
@@ -362,8 +364,8 @@ def test_a_table_is_drawn_again_where_its_data_are_not(
     def nothing(column: Column, settings: Any) -> DataAtHand:
         return DataAtHand(missing="not here")
 
-    monkeypatch.setattr(tables, "at_hand", nothing)
-    monkeypatch.setattr(tuning, "at_hand", nothing)
+    monkeypatch.setattr(plans, "at_hand", nothing)
+    monkeypatch.setattr(fills, "at_hand", nothing)
     again = read_sheet(fill(TINY, terms, wanted, tmp_path))
     assert again.cells["fedavg", "digits"] == there.cells["fedavg", "digits"]
     assert again.cells["fedavg", "digits"].values == (50.0,)

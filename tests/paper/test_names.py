@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from commands import Command
 
-from subflot.experiments.paper import FIGURES, TABLES, find
-from subflot.reporting.sheet import read_sheet
+from subflot.paper.grids import FIGURES, TABLES, find
+from subflot.paper.sheet import read_sheet
 
 SMALL = {
     "data": "digits-domains",

@@ -14,8 +14,8 @@ from subflot.data.sets import find as find_set
 from subflot.data.sets import load as load_data
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
-from subflot.experiments.paper import PaperTask
 from subflot.models import find as find_model
+from subflot.paper.grids import PaperTask
 
 MULTIPLY_ADDS_PER_SECOND = 40e9
 SECONDS_PER_PARAMETER_STEP = 5e-10

@@ -18,7 +18,7 @@ from subflot.algorithms.subflot import SubFLOT
 from subflot.data import load as load_data
 from subflot.data.dataset import Dataset
 from subflot.data.federated import Examples, FederatedData, federate
-from subflot.experiments.theorem import Constants, bound, error_terms, largest_step, proof_bound
+from subflot.paper.theorem import Constants, bound, error_terms, largest_step, proof_bound
 from subflot.simulation import Round, simulate
 from subflot.simulation.roster import drawn
 from subflot.task import LocalTraining, Task

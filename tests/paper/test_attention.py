@@ -16,7 +16,7 @@ from subflot.channels.keep import prefix
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
 from subflot.experiments import RunConfig, run
-from subflot.experiments.attention import (
+from subflot.paper.attention import (
     HISTORY,
     KINDS,
     Attention,

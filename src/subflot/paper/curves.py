@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from subflot.reporting.canvas import Style, label, legend, panels, say_missing, styles
-from subflot.reporting.sheet import Cell, Sheet
+from subflot.paper.canvas import Style, label, legend, panels, say_missing, styles
+from subflot.paper.sheet import Cell, Sheet
 from subflot.results import RunRecord
 
 if TYPE_CHECKING:

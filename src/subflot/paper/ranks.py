@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from subflot.drawing import blank
 from subflot.errors import SubflotError
 from subflot.reporting.paired import DIGITS
-from subflot.reporting.sheet import Cell, Sheet
+from subflot.paper.sheet import Cell, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.table import Table
 
+from subflot.paper.sheet import Cell, Sheet
 from subflot.reporting.paired import DIGITS, MARK, Paired, meaning
-from subflot.reporting.sheet import Cell, Sheet
 
 HEADER = (
     *("table", "scale", "protocol", "row", "column", "unit"),

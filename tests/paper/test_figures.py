@@ -13,12 +13,12 @@ from matplotlib.image import imread
 
 from subflot.algorithms import ALGORITHMS
 from subflot.errors import SubflotError
-from subflot.reporting import bars, curves, evidence
-from subflot.reporting.bars import gains, seconds_until, target
-from subflot.reporting.canvas import legend, panels, styles
-from subflot.reporting.curves import computed, sent
-from subflot.reporting.figures import FROM_SHEETS, draw
-from subflot.reporting.sheet import Sheet, read_sheet
+from subflot.paper import bars, curves, evidence
+from subflot.paper.bars import gains, seconds_until, target
+from subflot.paper.canvas import legend, panels, styles
+from subflot.paper.curves import computed, sent
+from subflot.paper.figures import FROM_SHEETS, draw
+from subflot.paper.sheet import Sheet, read_sheet
 
 METHODS = ("heterofl", "subflot")
 
@@ -130,7 +130,7 @@ def test_only_what_is_asked_for_is_drawn(
     courses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr("subflot.reporting.figures.save", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr("subflot.paper.figures.save", lambda figure, _: drawn.append(figure))
     draw(name, courses, tmp_path, rows=["heterofl"], columns=["har"])
     (figure,) = drawn
     assert axes_of(figure, "har")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from subflot.reporting.canvas import label, panels
+from subflot.paper.canvas import label, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

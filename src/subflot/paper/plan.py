@@ -14,9 +14,9 @@ from typing import Any
 from subflot.algorithms import ALGORITHMS
 from subflot.errors import SubflotError, UnknownName
 from subflot.experiments.config import RunConfig
-from subflot.experiments.paper import Column, Grid, Row
-from subflot.experiments.scales import DataAtHand, Terms, at_hand
 from subflot.experiments.tuning import Choice
+from subflot.paper.grids import Column, Grid, Row
+from subflot.paper.scales import DataAtHand, Terms, at_hand
 from subflot.simulation.store import write_text
 
 RUNS = "runs"

@@ -8,7 +8,7 @@ from subflot.data.sets import find as find_set
 from subflot.data.settings import fill
 from subflot.data.source import Source
 from subflot.errors import SubflotError, UnknownName
-from subflot.experiments.paper import Column
+from subflot.paper.grids import Column
 
 PAPER = {"rounds": 200, "epochs": 5, "evaluate_every": 10}
 """What the paper does wherever it does not say otherwise."""

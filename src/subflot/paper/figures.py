@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subflot.errors import UnknownName
-from subflot.reporting import bars, curves, evidence
-from subflot.reporting.canvas import save
-from subflot.reporting.ranks import diagram
-from subflot.reporting.sheet import Sheet, read_sheet
-from subflot.reporting.tables import heading
+from subflot.paper import bars, curves, evidence
+from subflot.paper.canvas import save
+from subflot.paper.ranks import diagram
+from subflot.paper.sheet import Sheet, read_sheet
+from subflot.paper.tables import heading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

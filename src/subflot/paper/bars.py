@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from subflot.reporting.canvas import HATCHES, HERO, label, legend, panels, say_missing
-from subflot.reporting.sheet import Sheet
+from subflot.paper.canvas import HATCHES, HERO, label, legend, panels, say_missing
+from subflot.paper.sheet import Sheet
 from subflot.results import RunRecord
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from subflot.data.federated import Examples
-from subflot.experiments import convergence
-from subflot.experiments.convergence import CONVEXITY, describe, loss, slope
-from subflot.experiments.theorem import (
+from subflot.paper import convergence
+from subflot.paper.convergence import CONVEXITY, describe, loss, slope
+from subflot.paper.theorem import (
     Constants,
     bound,
     error_terms,

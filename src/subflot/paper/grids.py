@@ -186,4 +186,4 @@ def _numbers(
 
 
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((files("subflot.experiments") / "printed" / f"{name}.toml").read_text())
+    return tomllib.loads((files("subflot.paper") / "printed" / f"{name}.toml").read_text())

