@@ -1,9 +1,13 @@
 """What does without torch imports none of it, so that it starts at once and runs anywhere."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "subflot"
 
 HEAVY = ("torch", "numba", "scipy", "sklearn", "flwr")
 
@@ -22,3 +26,12 @@ def test_records_are_read_and_drawn_without_torch(module: str) -> None:
     found = imported(f"import {module}")
     assert "subflot" in found
     assert not found & set(HEAVY)
+
+
+def test_nothing_is_imported_that_windows_lacks() -> None:
+    """At the head of a file: what is done on one system alone is imported where it is done."""
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {getattr(node, "module", None), *(alias.name for alias in node.names)}
+                assert not names & {"fcntl", "grp", "pty", "pwd", "resource", "termios"}, file

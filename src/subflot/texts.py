@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import zlib
+from pathlib import Path
 from typing import Any
 
 from subflot.errors import SubflotError
@@ -58,3 +60,26 @@ def check_writable(key: str, value: Any) -> None:
                 one.encode()
             except UnicodeEncodeError:
                 raise SubflotError(f"{key} is {one!r}, which is no text", hint="UTF-8 is") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        sync(part)
+        part.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        raise SubflotError(f"cannot write {path}: {error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

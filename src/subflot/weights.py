@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from subflot.errors import SubflotError
-from subflot.texts import checksum
+from subflot.texts import checksum, sync
 
 Weights = Mapping[str, Tensor]
 """A state dict, read-only by convention."""
@@ -100,12 +100,3 @@ def write_weights(
         raise SubflotError(f"cannot write {path}: {error}") from None
     finally:
         part.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from torch import Tensor
 from subflot.algorithms import make
 from subflot.algorithms.base import State
 from subflot.errors import SubflotError
-from subflot.simulation.store import Manifest, Store, clear, flattened, joined, write_text
+from subflot.simulation.store import Manifest, Store, clear, flattened, joined
 
 
 class Failing:
@@ -244,15 +243,3 @@ def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_afterwards(
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_rounds(make("subflot"), tmp_path_factory.mktemp("whole"), rounds=2)
-
-
-def test_a_text_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "manifest.json"
-    write_text(path, json.dumps([1]))
-    monkeypatch.setattr(os, "fsync", Failing(os.fsync, 0, FULL))
-    with pytest.raises(SubflotError, match=r"cannot write .*manifest\.json: .*No space left"):
-        write_text(path, json.dumps([2]))
-    assert path.read_text() == "[1]"
-    assert [file.name for file in tmp_path.iterdir()] == ["manifest.json"]

@@ -8,7 +8,7 @@ import typer
 
 from subflot.errors import SubflotError
 from subflot.results import find_runs
-from subflot.simulation.store import write_text
+from subflot.texts import write_text
 
 
 def report_command(

@@ -22,7 +22,7 @@ from subflot.paper import grids as paper
 from subflot.paper.fill import SHEETS
 from subflot.paper.sheet import read_sheet
 from subflot.paper.tables import FORMATS, heading, notes, terminal, write_all
-from subflot.simulation.store import write_text
+from subflot.texts import write_text
 
 FIGURES = "figures"
 

@@ -13,8 +13,9 @@ from subflot.experiments.config import RunConfig
 from subflot.experiments.runner import run
 from subflot.results import FAILED, find_run
 from subflot.simulation import Round
-from subflot.simulation.store import forget, write_text
+from subflot.simulation.store import forget
 from subflot.simulation.workers import default_workers, follow
+from subflot.texts import write_text
 
 OnRound = Callable[[Round], None]
 Watched = Callable[[RunConfig], OnRound]

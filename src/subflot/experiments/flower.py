@@ -25,10 +25,9 @@ from subflot.results import FLOWER
 from subflot.simulation import Round
 from subflot.simulation.federation import calibration_of
 from subflot.simulation.roster import Roster
-from subflot.simulation.store import write_text
 from subflot.simulation.workers import default_workers
 from subflot.task import Task
-from subflot.texts import toml_value
+from subflot.texts import toml_value, write_text
 
 FILE = "run.toml"
 """The file of settings in the folder of a Flower app."""

@@ -1,6 +1,5 @@
 """Run one config: build what it names, go on where it stopped, leave a record."""
 
-import fcntl
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from subflot.data import load as load_data
 from subflot.data.federated import Examples, FederatedData, federate
@@ -29,8 +29,9 @@ from subflot.results import CONFIG, ENVIRONMENT, FLOWER, SUMMARY, RunRecord
 from subflot.seeding import generator
 from subflot.simulation import Round, simulate
 from subflot.simulation.roster import Roster, drawn, given, rate_within
-from subflot.simulation.store import clear, write_text
+from subflot.simulation.store import clear
 from subflot.task import Task, check_device
+from subflot.texts import write_text
 from subflot.training.local import seeded
 
 Engine = Callable[[RunConfig, Path, int | None, Callable[[Round], None]], None]
@@ -221,21 +222,22 @@ def _roster(config: RunConfig, task: Task, num_clients: int) -> Roster:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder, so that no second process writes into it."""
+    lock = FileLock(folder / ".lock", blocking=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        lock.acquire()
+    except Timeout:
+        raise SubflotError(
+            f"{folder} is in use by another process", hint="wait for it, or name another folder"
+        ) from None
     except OSError as error:
         raise SubflotError(
             f"cannot write to {folder}: {error.strerror}", hint="name another folder"
         ) from None
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SubflotError(
-                f"{folder} is in use by another process", hint="wait for it, or name another folder"
-            ) from None
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager

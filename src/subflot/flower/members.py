@@ -19,9 +19,8 @@ from subflot.flower.exchange import exchange
 from subflot.flower.records import CONFIG
 from subflot.flower.settings import FlowerSettings
 from subflot.simulation.roster import Roster, rate_within
-from subflot.simulation.store import write_text
 from subflot.task import Task
-from subflot.texts import clean
+from subflot.texts import clean, write_text
 
 NODES = "nodes.json"
 LONGEST_NAME = 200

@@ -17,7 +17,7 @@ from subflot.experiments.config import RunConfig
 from subflot.experiments.tuning import Choice
 from subflot.paper.grids import Column, Grid, Row
 from subflot.paper.scales import DataAtHand, Terms, at_hand
-from subflot.simulation.store import write_text
+from subflot.texts import write_text
 
 RUNS = "runs"
 """Folder of all records, of whichever table: what two tables share is run once."""

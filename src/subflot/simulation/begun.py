@@ -16,8 +16,8 @@ from subflot.algorithms.base import Algorithm, Client
 from subflot.data.federated import FederatedData
 from subflot.errors import SubflotError
 from subflot.results import BEGUN
-from subflot.simulation.store import write_text
 from subflot.task import Task, shapes
+from subflot.texts import write_text
 
 MOST_BYTES = 2**30
 """Of inputs that take more, evenly spaced examples tell the data apart."""

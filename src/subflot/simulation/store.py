@@ -35,8 +35,8 @@ from subflot.results import (
     read_checked,
     read_manifest,
 )
-from subflot.texts import checksum
-from subflot.weights import Weights, read_weights, sync, write_weights
+from subflot.texts import checksum, sync, write_text
+from subflot.weights import Weights, read_weights, write_weights
 
 Found = TypeVar("Found")
 PER_CLIENT = ("history", "memory")
@@ -240,20 +240,6 @@ def joined(flat: Weights) -> dict[str, dict[str, torch.Tensor]]:
         part, _, rest = name.partition("/")
         parts.setdefault(part, {})[rest] = tensor
     return parts
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        sync(part)
-        part.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        raise SubflotError(f"cannot write {path}: {error}") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def clear(folder: Path) -> None:
