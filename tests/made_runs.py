@@ -7,7 +7,16 @@ from typing import Any
 
 from subflot.algorithms.base import Client
 from subflot.experiments.config import RunConfig
-from subflot.results import CONFIG, ENVIRONMENT, METRICS, SUMMARY, TIMING, RunRecord
+from subflot.results import (
+    CHANNELS,
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    PLANS,
+    SUMMARY,
+    TIMING,
+    RunRecord,
+)
 from subflot.simulation.record import metrics_line, timing_line
 from subflot.simulation.server import Report
 from subflot.training import Measurement
@@ -43,6 +52,8 @@ def write_run(
     *,
     is_finished: bool = True,
     environment: dict[str, Any] | None = None,
+    channels: dict[str, Any] | None = None,
+    plans: Sequence[dict[str, Any]] = (),
     **settings: Any,
 ) -> RunRecord:
     """Write a run: what each client did in each round; settings go to its config."""
@@ -58,6 +69,9 @@ def write_run(
     config = RunConfig.of(rounds=max(1, len(rounds)), **settings)
     (folder / CONFIG).write_text(config.toml())
     (folder / ENVIRONMENT).write_text(json.dumps(environment or {"python": "3.11.7", "cores": 2}))
+    for name, noted in ((CHANNELS, channels), (PLANS, plans)):
+        if noted:
+            (folder / name).write_text(json.dumps(noted))
     record = RunRecord(folder)
     if is_finished:
         (folder / SUMMARY).write_text(json.dumps(record.summary()))

@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.testing import assert_close
 
 import subflot as package
-from subflot import build, cli, public, take, trace
+from subflot import build, public, take, trace
 from subflot.models.load import load
 from subflot.transport import align, solve
 from subflot.transport.diagnose import diagnose
@@ -162,6 +162,7 @@ class Pressing:
                 raise AttributeError("what a library makes of it")
 
 sys.meta_path.insert(0, Pressing())
+sys.argv = ["subflot", "algorithms"]
 subflot.cli.main()
 """
 
@@ -290,7 +291,7 @@ def test_every_setting_reaches_the_alignment(
         seen.append(given)
         return align(*args, **given)
 
-    monkeypatch.setattr(cli.align, "align", watched)
+    monkeypatch.setattr("subflot.cli.align.align", watched)
     model = ("--model", f"{files['FILE']}:Net", "--input", "6")
     assert subflot("align", files["WIDE"], files["HALF"], *model, option, value)[0] == 0
     assert seen == [settings | setting]

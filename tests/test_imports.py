@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from made_runs import report, write_run
 
 PACKAGE = Path(__file__).parents[1] / "src" / "subflot"
 
@@ -26,6 +27,24 @@ def test_records_are_read_and_drawn_without_torch(module: str) -> None:
     found = imported(f"import {module}")
     assert "subflot" in found
     assert not found & set(HEAVY)
+
+
+def called(*args: str) -> set[str]:
+    """What a command imports."""
+    code = f"import sys\nsys.argv = {['subflot', *args]}\nfrom subflot.cli import main\n"
+    return imported(code + "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code")
+
+
+def test_a_report_needs_records_alone(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [[report(0, 1)]])
+    found = called("report", str(tmp_path))
+    assert (tmp_path / "report.html").is_file()
+    assert not found & set(HEAVY)
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"]])
+def test_what_only_tells_of_the_commands_imports_none_of_them(args: list[str]) -> None:
+    assert not called(*args) & {*HEAVY, "numpy", "PIL"}
 
 
 def test_nothing_is_imported_that_windows_lacks() -> None:

@@ -14,6 +14,8 @@ from subflot.texts import checksum
 CONFIG, METRICS, TIMING = "config.toml", "metrics.jsonl", "timing.jsonl"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 MANIFEST, BEGUN = "manifest.json", "begun.json"
+CHANNELS, PLANS = "channels.json", "plans.json"
+"""What a run notes of its model; older runs have none."""
 FAILED = "failed.txt"
 """Why a run did not finish; it goes when the run does."""
 FLOWER = "flower.toml"
@@ -51,14 +53,11 @@ class RunRecord:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """What the run was made with; nothing if it does not say."""
-        path = self.folder / ENVIRONMENT
         try:
-            found: dict[str, Any] = dict(json.loads(read_checked(path, self._noted)))
-        except FileNotFoundError:
-            return {}
+            return dict(self._json(ENVIRONMENT) or {})
         except (ValueError, TypeError) as error:
+            path = self.folder / ENVIRONMENT
             raise SubflotError(f"{path} is damaged: {error}", hint=RESTORE) from None
-        return found
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
@@ -88,10 +87,30 @@ class RunRecord:
 
     def checksums(self) -> dict[str, str]:
         """Sum up each file of the record that outlives the models, by which damage shows."""
-        files = (self.folder / name for name in (CONFIG, ENVIRONMENT, *LOGS))
+        files = (self.folder / name for name in (CONFIG, ENVIRONMENT, CHANNELS, PLANS, *LOGS))
         return {
             path.name: checksum(read_checked(path, self._noted)) for path in files if path.is_file()
         }
+
+    @cached_property
+    def channels(self) -> dict[str, Any] | None:
+        """The channel map of the model, and whether the method ignores budgets, if it is noted."""
+        return self._json(CHANNELS)
+
+    @cached_property
+    def plans(self) -> list[dict[str, Any]]:
+        """The transport plans of one client per width at the end, as far as they are noted."""
+        found: list[dict[str, Any]] = self._json(PLANS) or []
+        return found
+
+    def _json(self, name: str) -> Any:
+        path = self.folder / name
+        try:
+            return json.loads(read_checked(path, self._noted))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise SubflotError(f"{path} is damaged: {error}", hint=RESTORE) from None
 
     @property
     def is_finished(self) -> bool:

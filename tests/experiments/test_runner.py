@@ -164,7 +164,8 @@ def test_a_run_leaves_its_record(tmp_path: Path) -> None:
     assert record.config["max_examples"] == 150
     summary = json.loads((tmp_path / "summary.json").read_text())
     sums = summary.pop("checksums")
-    assert list(sums) == ["config.toml", "environment.json", "metrics.jsonl", "timing.jsonl"]
+    logs = ["metrics.jsonl", "timing.jsonl"]
+    assert list(sums) == ["config.toml", "environment.json", "channels.json", *logs]
     assert summary == record.summary()
     assert summary["trained"] == record.rounds[-1]["trained"]["mean"]
     environment = json.loads((tmp_path / "environment.json").read_text())

@@ -9,7 +9,6 @@ import pytest
 from made_runs import report, write_run
 
 from subflot.reporting.page import render
-from subflot.reporting.survey import ClientPlans, ModelMap, Picture, Space, Survey
 from subflot.results import RunRecord, find_runs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -104,17 +103,25 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver.quit()
 
 
-def survey_of(records: list[RunRecord]) -> Survey:
-    spaces = (Space("conv", 4, (4, 2), 3, ""), Space("head", 10, (10, 10), 2, "output"))
-    picture = Picture("conv.weight", (4, 2), (4, 2), "_00__000", 0.25)
-    return Survey(
-        models=(
-            ModelMap("net", "digits", (0.0, 0.5), spaces, (("conv.weight", "4 x 1", "conv | -"),)),
-        ),
-        model_of={record.folder: 0 for record in records},
-        plans={records[-1].folder: (ClientPlans(3, 0.5, 5, 1, (picture,)),)},
-        ignore_budgets=frozenset({"fedavg"}),
-    )
+CHANNELS = {
+    "ignores_budgets": False,
+    "model": "net",
+    "data": "digits",
+    "rates": [0.0, 0.5],
+    "spaces": [
+        {"name": "conv", "channels": 4, "kept": [4, 2], "num_tensors": 3, "frozen": ""},
+        {"name": "head", "channels": 10, "kept": [10, 10], "num_tensors": 2, "frozen": "output"},
+    ],
+    "tensors": [["conv.weight", "4 x 1", "conv | -"]],
+}
+PICTURE = {
+    "layer": "conv.weight",
+    "shape": [4, 2],
+    "grid": [4, 2],
+    "cells": "_00__000",
+    "moved": 0.25,
+}
+PLAN = {"client": 3, "pruning_rate": 0.5, "round": 5, "num_layers": 1, "layers": [PICTURE]}
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +132,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RunRecord], Pat
             [report(c, 2 + 2 * number + 2 * c + i * (c - 1)) for c in range(4)]
             for number in range(5)
         ]
-        write_run(root / method, rounds, algorithm=method, name=HOSTILE)
+        channels = {**CHANNELS, "ignores_budgets": method == "fedavg"}
+        plans = [PLAN] if method == "subflot" else []
+        noted: dict[str, Any] = {"channels": channels, "plans": plans}
+        write_run(root / method, rounds, algorithm=method, name=HOSTILE, **noted)
     records = list(find_runs(root))
     path = root / "report.html"
-    path.write_text(render(records, root, survey=survey_of(records)))
+    path.write_text(render(records, root))
     return records, path
 
 

@@ -18,21 +18,21 @@ from made_runs import report, write_run
 from PIL import Image, PngImagePlugin
 
 from subflot.errors import SubflotError
+from subflot.experiments.maps import MOST_CELLS, MOST_CLIENTS, MOST_LAYERS
 from subflot.reporting.digest import (
     MOST_POINTS,
     MOST_STEPS,
     clients,
     digest,
     experiments,
+    ignores_budgets,
     labels,
     moved,
     series,
 )
 from subflot.reporting.notices import notices
 from subflot.reporting.page import PICTURES_BUDGET, render
-from subflot.reporting.plans import MOST_CELLS, MOST_CLIENTS, MOST_LAYERS, study
-from subflot.reporting.survey import ClientPlans, Picture, Survey
-from subflot.results import RunRecord, find_runs
+from subflot.results import CHANNELS, PLANS, RunRecord, find_runs
 
 
 def content(page: str) -> dict[str, Any]:
@@ -300,6 +300,8 @@ DAMAGES: dict[str, tuple[str, bytes]] = {
     "environment": ("environment.json", b"[1, 2]"),
     "reason": ("failed.txt", b"\xff"),
     "settings": ("config.toml", b"\xff = 1"),
+    "channel map": ("channels.json", b'{"ignores_budgets": true, "model": "net"}'),
+    "plans": ("plans.json", b'[{"client": 3}]'),
 }
 
 
@@ -310,7 +312,7 @@ def test_no_record_that_makes_no_sense_ends_the_report(damage: str, tmp_path: Pa
     file, data = DAMAGES[damage]
     (bad.folder / file).write_bytes(data)
     records = list(find_runs(tmp_path))
-    held = content(render(records, tmp_path, survey=study(records[1:])))
+    held = content(render(records, tmp_path))
     assert [run["label"] for run in held["runs"]] == ["fedavg"]
     notices = [one["text"] for one in held["notices"] if one["about"] == ["torn"]]
     assert len(notices) == 1
@@ -337,10 +339,13 @@ def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
         render([], tmp_path)
 
 
-def full_plans(num_clients: int = MOST_CLIENTS) -> tuple[ClientPlans, ...]:
-    """Plans as large as a page takes them."""
-    one = Picture("layer4.1.conv2.weight", (512, 384), (MOST_CELLS,) * 2, "_" * MOST_CELLS**2, 0.5)
-    return tuple(ClientPlans(i, 0.25, 200, 20, (one,) * MOST_LAYERS) for i in range(num_clients))
+def full_plans() -> list[dict[str, Any]]:
+    """As much as a run notes of its plans."""
+    name, side = "layer4.1.conv2.weight", MOST_CELLS
+    sizes = {"shape": [512, 384], "grid": [side, side]}
+    one = {"layer": name, **sizes, "cells": "_" * side**2, "moved": 0.5}
+    about = {"pruning_rate": 0.25, "round": 200, "num_layers": 20, "layers": [one] * MOST_LAYERS}
+    return [{"client": client, **about} for client in range(MOST_CLIENTS)]
 
 
 def test_fifty_long_runs_with_plans_stay_below_five_megabytes(tmp_path: Path) -> None:
@@ -351,10 +356,51 @@ def test_fifty_long_runs_with_plans_stay_below_five_megabytes(tmp_path: Path) ->
         record = write_run(tmp_path / f"{number}", [], algorithm="subflot", seed=number)
         (record.folder / "metrics.jsonl").write_text(metrics)
     records = list(find_runs(tmp_path))
-    survey = Survey(plans={record.folder: full_plans() for record in records})
-    page = render(records, tmp_path, survey=survey)
+    for record in records:
+        (record.folder / PLANS).write_text(json.dumps(full_plans()))
+    page = render(records, tmp_path)
     assert len(content(page)["runs"]) == 50
     assert len(page.encode()) < 5_000_000
+
+
+# ----- what runs noted of their models
+
+
+def test_runs_of_one_model_share_its_channel_map(tmp_path: Path) -> None:
+    spaces = [{"name": "conv", "channels": 4, "kept": [4], "num_tensors": 3, "frozen": ""}]
+    noted = {"model": "net", "data": "digits", "rates": [0.0], "spaces": spaces, "tensors": []}
+    for name in ("fedavg", "heterofl"):
+        channels = {"ignores_budgets": name == "fedavg", **noted}
+        plans = full_plans() if name == "heterofl" else []
+        write_run(tmp_path / name, [[report(0, 1)]], algorithm=name, channels=channels, plans=plans)
+    write_run(tmp_path / "old", [[report(0, 1)]], algorithm="local")
+    records = list(find_runs(tmp_path))
+    held = content(render(records, tmp_path))
+    assert held["models"] == [noted]
+    assert [run["model"] for run in held["runs"]] == [0, 0, None]
+    assert [run["ignores_budgets"] for run in held["runs"]] == [True, False, False]
+    assert [run["plans"] for run in held["runs"]] == [[], full_plans(), []]
+    bare = content(render(records, tmp_path, with_models=False))
+    assert (bare["models"], [run["plans"] for run in bare["runs"]]) == ([], [[], [], []])
+    (tmp_path / "heterofl" / CHANNELS).write_text("{")
+    torn = content(render(list(find_runs(tmp_path)), tmp_path))
+    assert [run["algorithm"] for run in torn["runs"]] == ["fedavg", "local"]
+    assert "channels.json is damaged" in torn["notices"][0]["text"]
+
+
+def test_a_record_without_notes_shows_whether_all_clients_train_the_full_model(
+    tmp_path: Path,
+) -> None:
+    def shows(name: str, clients: tuple[int, ...], sizes: tuple[float, ...]) -> bool:
+        rows = [
+            replace(report(c, 1), parameters=size) for c, size in zip(clients, sizes, strict=True)
+        ]
+        return ignores_budgets(write_run(tmp_path / name, [rows]))
+
+    # Clients 0 to 3 prune nothing, a quarter, a half and three quarters.
+    assert shows("full", (0, 1, 3), (1000.0, 1000.0, 1000.0))
+    assert not shows("cut", (0, 1, 3), (1000.0, 750.0, 250.0))
+    assert not shows("alike", (1, 2), (750.0, 750.0))  # As early exits may be.
 
 
 # ----- pictures

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 def main() -> None:
     """Run the command line; a mistake of the user is one message, never a traceback."""
-    with _ctrl_c_ends():
-        from subflot.cli.app import app  # Takes seconds, most of them torch's.
+    with ctrl_c_ends():
+        from subflot.cli.app import app
         from subflot.errors import SubflotError
     try:
         app()
@@ -27,8 +27,8 @@ def main() -> None:
 
 
 @contextmanager
-def _ctrl_c_ends() -> Iterator[None]:
-    """Let Ctrl-C end the process at once.
+def ctrl_c_ends() -> Iterator[None]:
+    """Let Ctrl-C end the process at once, while something is imported.
 
     A library that is met halfway through its import may swallow it, or raise an error of its own.
     """

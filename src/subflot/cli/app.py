@@ -1,48 +1,85 @@
-"""The commands by name."""
+"""The commands by name. Each is imported when it is called, for most of them take torch's time."""
 
+import ast
 import sys
-from typing import Annotated
+from importlib import import_module
+from importlib.resources import files
+from typing import Annotated, Any
 
 import typer
+from click import Command, Context
+from typer.core import TyperGroup
 
-from subflot.cli.align import align_command
-from subflot.cli.data import app as data_app
-from subflot.cli.export import export_command, predict_command
-from subflot.cli.flower import app as flower_app
-from subflot.cli.models import cost_command, trace_command
-from subflot.cli.report import report_command
-from subflot.cli.run import algorithms_command, resume_command, run_command
-from subflot.cli.table import figure_command, table_command
+from subflot.cli import ctrl_c_ends
+
+COMMANDS = {
+    "run": ("run.run_command", "run quickstart --set rounds=5"),
+    "resume": ("run.resume_command", "resume runs/quickstart/subflot-s0-..."),
+    "report": ("report.report_command", "report runs/quickstart"),
+    "table": ("table.table_command", "table label-skew --scale reduced --dry-run"),
+    "figure": ("table.figure_command", "figure convergence"),
+    "algorithms": ("run.algorithms_command", "algorithms --json"),
+    "export": ("export.export_command", "export runs/quickstart/subflot-s0-... --client 7"),
+    "predict": ("export.predict_command", "predict client-7.safetensors --data digits"),
+    "cost": ("models.cost_command", "cost vgg11 --rates 0,0.5"),
+    "trace": ("models.trace_command", "trace mymodel.py:Net --input 3,32,32"),
+    "align": (
+        "align.align_command",
+        "align client.safetensors global.safetensors --model vgg11",
+    ),
+}
+"""Name -> the function in this folder, and an example."""
+GROUPS = {
+    "data": "List, fetch and check data sets; show how they are split among clients.",
+    "flower": "The same runs on Flower.",
+}
+"""Name of a file in this folder with commands of its own -> what they are about."""
+
+
+class Commands(TyperGroup):
+    """Knows of every command its name and what it is about, and imports the one that is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        abouts = {**{name: _about(target) for name, (target, _) in COMMANDS.items()}, **GROUPS}
+        self.commands.update({name: Command(name, help=text) for name, text in abouts.items()})
+
+    def resolve_command(
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
+        """Find the command that is called."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, _load(str(name)), rest
+
+
+def _about(target: str) -> str:
+    """Read what a command is about off its source."""
+    module, function = target.split(".")
+    tree = ast.parse((files("subflot.cli") / f"{module}.py").read_text(encoding="utf-8"))
+    found = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return ast.get_docstring(found[function]) or ""
+
+
+def _load(name: str) -> Command:
+    module, _, function = COMMANDS.get(name, (f"{name}.app", ""))[0].partition(".")
+    with ctrl_c_ends():
+        found = getattr(import_module(f"subflot.cli.{module}"), function)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    alone.command(name, epilog=f"Example: subflot {COMMANDS[name][1]}")(found)
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
     name="subflot",
+    cls=Commands,
     help="Federated learning in which every client trains a model of its own size.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-_EXAMPLE = "Example: subflot "
-app.command("run", epilog=_EXAMPLE + "run quickstart --set rounds=5")(run_command)
-app.command("resume", epilog=_EXAMPLE + "resume runs/quickstart/subflot-s0-...")(resume_command)
-app.command("report", epilog=_EXAMPLE + "report runs/quickstart")(report_command)
-app.command("table", epilog=_EXAMPLE + "table label-skew --scale reduced --dry-run")(table_command)
-app.command("figure", epilog=_EXAMPLE + "figure convergence")(figure_command)
-app.command("algorithms", epilog=_EXAMPLE + "algorithms --json")(algorithms_command)
-app.command("export", epilog=_EXAMPLE + "export runs/quickstart/subflot-s0-... --client 7")(
-    export_command
-)
-app.command("predict", epilog=_EXAMPLE + "predict client-7.safetensors --data digits")(
-    predict_command
-)
-app.command("cost", epilog=_EXAMPLE + "cost vgg11 --rates 0,0.5")(cost_command)
-app.command("trace", epilog=_EXAMPLE + "trace mymodel.py:Net --input 3,32,32")(trace_command)
-app.command("align", epilog=_EXAMPLE + "align client.safetensors global.safetensors --model vgg11")(
-    align_command
-)
-app.add_typer(data_app, name="data")
-app.add_typer(flower_app, name="flower")
 
 
 def _say_version(is_asked: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from subflot.cli.app import GROUPS
 from subflot.cli.division import show_command
 from subflot.cli.progress import show_progress
 from subflot.cli.show import Json, show, show_json
@@ -22,7 +23,8 @@ MOST_ROWS = 30
 """Classes or groups up to which a table has a row for each."""
 
 app = typer.Typer(
-    help="List, fetch and check data sets; show how they are split among clients.",
+    help=GROUPS["data"],
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

@@ -11,12 +11,13 @@ from typing import Annotated
 
 import typer
 
+from subflot.cli.app import GROUPS
 from subflot.errors import SubflotError
 from subflot.experiments.config import grid, parse
 from subflot.experiments.engines import TABLE, engine_of, without_flower
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,38}")
-app = typer.Typer(help="The same runs on Flower.", no_args_is_help=True)
+app = typer.Typer(help=GROUPS["flower"], no_args_is_help=True, add_completion=False)
 
 
 @app.command("new", epilog="Example: subflot flower new kitchen --from har --set rounds=20")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from subflot.errors import SubflotError
+from subflot.reporting.page import render
 from subflot.results import find_runs
 from subflot.texts import write_text
 
@@ -21,7 +22,7 @@ def report_command(
         bool,
         typer.Option(
             "--models/--no-models",
-            help="Also build the models, for their channel maps and transport plans.",
+            help="Show the channel maps and transport plans that runs noted.",
         ),
     ] = True,
 ) -> None:
@@ -29,20 +30,14 @@ def report_command(
 
     PNG files in DIR/figures are shown on the page.
     """
-    from subflot.reporting.page import render
-    from subflot.reporting.plans import study
-    from subflot.reporting.survey import Survey
-
     if not folder.is_dir():
         raise SubflotError(f"there is no folder {folder}", hint="`subflot run` makes one in runs/")
     path = output or folder / "report.html"
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise SubflotError(f"cannot write {path}", hint="name a file in a folder that exists")
     records = list(find_runs(folder))
-    survey = study(records) if models else Survey()
-    page = render(
-        records, folder, survey=survey, pictures=sorted((folder / "figures").glob("*.png"))
-    )
+    pictures = sorted((folder / "figures").glob("*.png"))
+    page = render(records, folder, with_models=models, pictures=pictures)
     write_text(path, page)
     count = "1 run" if len(records) == 1 else f"{len(records)} runs"
     sys.stderr.write(f"wrote {path}: {count}, {len(page.encode()) / 1e6:.2f} MB\n")

@@ -17,6 +17,7 @@ from subflot.data.own import from_arrays
 from subflot.errors import SubflotError
 from subflot.experiments.config import RunConfig, grid, parse, read_config
 from subflot.experiments.engines import without_flower
+from subflot.experiments.maps import note_channels, note_plans
 from subflot.experiments.runner import assemble, bare_task, divided_data, recorded, task_of
 from subflot.flower.client import Device, client_app
 from subflot.flower.server import serve
@@ -85,6 +86,7 @@ def _serve(
     roster: Roster | None,
     on_round: Callable[[Round], None],
 ) -> None:
+    note_channels(folder, config, task)
     rounds = serve(
         grid,
         config.method,
@@ -100,6 +102,7 @@ def _serve(
     )
     for done in rounds:
         on_round(done)
+    note_plans(folder, config, task)
 
 
 def part_loader(toml: str, folder: str) -> Callable[[Context], Device]:

@@ -22,10 +22,11 @@ from subflot.data.federated import Examples, FederatedData, federate
 from subflot.data.subset import subset
 from subflot.errors import SubflotError
 from subflot.experiments.config import RESULTS_VERSION, RunConfig, config_of
+from subflot.experiments.maps import note_channels, note_plans
 from subflot.models import find as find_model
 from subflot.models.load import digest
 from subflot.models.load import load as load_model
-from subflot.results import CONFIG, ENVIRONMENT, FLOWER, SUMMARY, RunRecord
+from subflot.results import CHANNELS, CONFIG, ENVIRONMENT, FLOWER, PLANS, SUMMARY, RunRecord
 from subflot.seeding import generator
 from subflot.simulation import Round, simulate
 from subflot.simulation.roster import Roster, drawn, given, rate_within
@@ -68,7 +69,7 @@ def recorded(config: RunConfig, folder: Path, *, force: bool = False) -> Iterato
     """Hold the folder of a run and sum the run up at the end; say whether it is finished."""
     with _alone(folder):
         if force:
-            for name in (SUMMARY, FLOWER):
+            for name in (SUMMARY, FLOWER, CHANNELS, PLANS):
                 (folder / name).unlink(missing_ok=True)
             clear(folder)
         _claim(folder, config, force)
@@ -86,6 +87,7 @@ def _built_in(
     _refuse_private(folder)
     with _ctrl_c() as check:
         task, data, roster = assemble(config)
+        note_channels(folder, config, task)
         for done in simulate(
             config.method,
             task,
@@ -100,6 +102,7 @@ def _built_in(
         ):
             on_round(done)
             check()
+        note_plans(folder, config, task)
 
 
 def _refuse_private(folder: Path) -> None:

@@ -57,6 +57,7 @@ def digest(records: Sequence[RunRecord], root: Path) -> dict[str, Any]:
                 "moved": moved(record),
                 "clients": clients(record),
                 "settings": {key: config.get(key) for key in odd},
+                "ignores_budgets": ignores_budgets(record),
                 "environment": environments.index(machine),
             }
         )
@@ -182,6 +183,43 @@ def clients(record: RunRecord) -> dict[str, list[Any]]:
     return {name: [one.get(name) for one in ordered] for name in names}
 
 
+def channel_map(record: RunRecord) -> dict[str, Any] | None:
+    """Return the channel map of a run's model, equal for runs of one model; None if not noted."""
+    found = record.channels
+    if found is None:
+        return None
+    keys = ("name", "channels", "kept", "num_tensors", "frozen")
+    return {
+        **{key: found[key] for key in ("model", "data", "rates")},
+        "spaces": [{key: one[key] for key in keys} for one in found["spaces"]],
+        "tensors": [[name, shape, axes] for name, shape, axes in found["tensors"]],
+    }
+
+
+def plans(record: RunRecord) -> list[dict[str, Any]]:
+    """Return the plans that a run noted, of one client per width."""
+    keys = ("layer", "shape", "grid", "cells", "moved")
+    return [
+        {
+            **{key: one[key] for key in ("client", "pruning_rate", "round", "num_layers")},
+            "layers": [{key: layer[key] for key in keys} for layer in one["layers"]],
+        }
+        for one in record.plans
+    ]
+
+
+def ignores_budgets(record: RunRecord) -> bool:
+    """Whether every client trains the full model, whatever it can hold.
+
+    A run that did not note it shows it: its clients have as many parameters as one that holds all.
+    """
+    if record.channels:
+        return bool(record.channels["ignores_budgets"])
+    rows = [row for line in record.rounds for row in _rows(line["clients"])]
+    rates, sizes = ({row.get(key) for row in rows} for key in ("pruning_rate", "parameters"))
+    return len(rates) > 1 and 0.0 in rates and len(sizes) == 1
+
+
 def _rows(columns: Mapping[str, Sequence[Any]]) -> Iterable[dict[str, Any]]:
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))
@@ -200,6 +238,7 @@ def _over_seeds(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "label": runs[0]["group_label"],
         "algorithm": runs[0]["algorithm"],
+        "ignores_budgets": any(run["ignores_budgets"] for run in runs),
         "experiment": runs[0]["experiment"],
         "num_runs": len(runs),
         "num_finished": len(finished),

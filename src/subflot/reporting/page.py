@@ -5,7 +5,6 @@ import hashlib
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -14,9 +13,8 @@ from typing import Any
 from PIL import Image, UnidentifiedImageError
 
 from subflot.errors import SubflotError
-from subflot.reporting.digest import digest
+from subflot.reporting.digest import channel_map, digest, plans
 from subflot.reporting.notices import notices
-from subflot.reporting.survey import Survey
 from subflot.results import SENSELESS, RunRecord
 
 SCRIPTS = (
@@ -42,7 +40,7 @@ def render(
     records: Sequence[RunRecord],
     root: Path,
     *,
-    survey: Survey | None = None,
+    with_models: bool = True,
     pictures: Sequence[Path] = (),
 ) -> str:
     """Return the page of some runs as HTML.
@@ -53,7 +51,7 @@ def render(
     Args:
         records: of runs below `root`, finished or not.
         root: the folder that the page is about.
-        survey: what the models of the runs told; without it these sections are left out.
+        with_models: show the channel maps and the plans that runs noted.
         pictures: PNG files to embed.
     """
     readable, damaged = _readable(records, root)
@@ -62,24 +60,16 @@ def render(
             f"no run below {root} can be read" if damaged else f"there is no run below {root}",
             hint=damaged[0]["text"] if damaged else "`subflot run quickstart` makes some",
         )
-    survey = survey or Survey()
     content = digest(readable, root)
     shown, left_out = _embedded(pictures)
-    title = f"subflot: {root.resolve().name}"
-    content |= {
-        "models": [asdict(model) for model in survey.models],
-        "pictures": shown,
-    }
-    about = {}
-    for record, run in zip(readable, content["runs"], strict=True):
-        about[record.folder] = run["label"]
-        run["model"] = survey.model_of.get(record.folder)
-        run["plans"] = [asdict(plan) for plan in survey.plans.get(record.folder, ())]
-    for row in (*content["runs"], *content["groups"]):
-        row["ignores_budgets"] = row["algorithm"] in survey.ignore_budgets
-    remarks = [{"about": about[f], "text": text} for f, text in survey.remarks if f in about]
-    content["notices"] = _merged([*damaged, *notices(readable, content), *remarks, *left_out])
-    return _html(title, content)
+    maps = [channels if with_models else None for channels in map(channel_map, readable)]
+    models = [one for n, one in enumerate(maps) if one and one not in maps[:n]]
+    for record, run, channels in zip(readable, content["runs"], maps, strict=True):
+        run["model"] = models.index(channels) if channels else None
+        run["plans"] = plans(record) if with_models else []
+    content |= {"models": models, "pictures": shown}
+    content["notices"] = _merged([*damaged, *notices(readable, content), *left_out])
+    return _html(f"subflot: {root.resolve().name}", content)
 
 
 def _html(title: str, content: Mapping[str, Any]) -> str:
@@ -116,7 +106,8 @@ def _readable(
     for record in records:
         try:
             _ = record.config, record.rounds, record.timing, record.environment, record.failure
-            digest([record], root)  # Whatever is drawn of it can be drawn.
+            # Whatever is drawn of it can be drawn.
+            _ = digest([record], root), channel_map(record), plans(record)
         except SubflotError as error:
             damaged.append({"about": record.folder.name, "text": f"left out: {error.args[0]}"})
         except SENSELESS as error:
