@@ -21,7 +21,13 @@ def imported(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["subflot", "subflot.results", "subflot.reporting.page", "subflot.paper.figures"]
+    "module",
+    [
+        "subflot",
+        "subflot.results",
+        "subflot.reporting.page",
+        *(f"subflot.paper.{name}" for name in ("tables", "bars", "curves", "evidence")),
+    ],
 )
 def test_records_are_read_and_drawn_without_torch(module: str) -> None:
     found = imported(f"import {module}")

@@ -95,7 +95,8 @@ class RunRecord:
     @cached_property
     def channels(self) -> dict[str, Any] | None:
         """The channel map of the model, and whether the method ignores budgets, if it is noted."""
-        return self._json(CHANNELS)
+        found: dict[str, Any] | None = self._json(CHANNELS)
+        return found
 
     @cached_property
     def plans(self) -> list[dict[str, Any]]:

@@ -16,19 +16,7 @@ from subflot.experiments.config import RunConfig
 from subflot.experiments.runner import assemble
 from subflot.experiments.search import Trial
 from subflot.experiments.tuning import RATES, TRIALS, Choice, Tuning
-from subflot.paper.fill import choices, subject
-from subflot.paper.grids import PaperTask
-from subflot.paper.scales import Terms
 from subflot.results import FAILED, RunRecord
-
-TASK = PaperTask(
-    "digits",
-    "Digits",
-    1797,
-    {"data": "digits", "model": "digits-cnn", "partition": "iid", "num_clients": 3},
-    {"smoke": {"max_examples": 120}},
-)
-TERMS = Terms("smoke", "searched", seeds=(3, 4))
 
 
 def config(algorithm: str = "heterofl", **settings: Any) -> RunConfig:
@@ -70,10 +58,9 @@ def one_choice(found: Mapping[tuple[str, str], Choice]) -> Choice:
 def test_trials_differ_in_the_learning_rate_alone_and_never_see_test_examples(
     tmp_path: Path,
 ) -> None:
-    own = subject("feddrop", TASK, TERMS)
-    assert own is not None
+    own = config("feddrop", partition="iid")
     runner, ran = scored(tmp_path, lambda _: 0.5)
-    choices([("feddrop", TASK)], TERMS, [tmp_path], runner)
+    Tuning().choose({("feddrop", "digits"): own}, [tmp_path], runner)
     assert [one.learning_rate for one in ran[:3]] == list(RATES)
     assert len(ran) == len({one.run_id for one in ran}) == TRIALS
     assert len({replace(one, learning_rate=0.0).run_id for one in ran}) == 1
@@ -197,8 +184,8 @@ def test_settings_of_a_method_are_tried_and_share_its_trials(
 
 def test_settings_that_somebody_chose_are_not_tried(tuned_fedprox: None, tmp_path: Path) -> None:
     runner, ran = scored(tmp_path, lambda _: 0.5)
-    terms = replace(TERMS, settings={"proximal_weight": 0.01})
-    choices([("fedprox", TASK)], terms, [tmp_path], runner)
+    pair = {("fedprox", "digits"): config("fedprox")}
+    Tuning(held=frozenset({"proximal_weight"})).choose(pair, [tmp_path], runner)
     assert {one.algorithm_settings["proximal_weight"] for one in ran} == {0.01}
     assert len(ran) == TRIALS
 
@@ -215,15 +202,7 @@ def test_what_a_method_tunes_are_its_settings_and_their_defaults_are_among_the_v
             config(name, **{key: value})
 
 
-# ----- tasks of the paper
-
-
-def test_a_task_without_data_has_no_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SUBFLOT_DATA", str(tmp_path))
-    har = replace(TASK, name="har", settings={**TASK.settings, "data": "har"})
-    assert subject("heterofl", har, TERMS) is None
-    found = choices([("heterofl", har)], TERMS, [tmp_path], lambda _: {})
-    assert found == {("heterofl", "har"): Choice("heterofl", "har")}
+# ----- real runs
 
 
 def test_the_choice_is_that_of_real_runs(tmp_path: Path) -> None:

@@ -12,15 +12,21 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from subflot.algorithms import ALGORITHMS
-from subflot.errors import SubflotError
 from subflot.paper import bars, curves, evidence
 from subflot.paper.bars import gains, seconds_until, target
 from subflot.paper.canvas import legend, panels, styles
 from subflot.paper.curves import computed, sent
-from subflot.paper.figures import FROM_SHEETS, draw
+from subflot.paper.results import RESULTS, Order, find
+from subflot.paper.results import Figure as Drawn
+from subflot.paper.scales import Terms
 from subflot.paper.sheet import Sheet, read_sheet
 
 METHODS = ("heterofl", "subflot")
+FIGURES = [name for name, one in RESULTS["figure"].items() if isinstance(one, Drawn)]
+
+
+def draw(name: str, path: Path, out: Path, **cells: Any) -> list[Path]:
+    return find("figure", name).draw(path, Order(Terms(**cells), out))
 
 
 def cells(runs: Mapping[tuple[str, str], list[str]]) -> list[dict[str, Any]]:
@@ -130,8 +136,8 @@ def test_only_what_is_asked_for_is_drawn(
     courses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr("subflot.paper.figures.save", lambda figure, _: drawn.append(figure))
-    draw(name, courses, tmp_path, rows=["heterofl"], columns=["har"])
+    monkeypatch.setattr("subflot.paper.results.save", lambda figure, _: drawn.append(figure))
+    draw(name, courses, tmp_path, rows=("heterofl",), columns=("har",))
     (figure,) = drawn
     assert axes_of(figure, "har")
     assert axes_of(figure, "cifar10") == []
@@ -251,12 +257,12 @@ def test_maps_are_drawn_over_their_images_with_their_similarity(tmp_path: Path) 
     assert np.allclose(np.asarray(shown), 1 - maps[1])
 
 
-@pytest.mark.parametrize("name", FROM_SHEETS)
+@pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_written_as_png_and_pdf_and_is_not_blank(
     tmp_path: Path, courses: Path, rates: Sheet, name: str
 ) -> None:
     path = courses if name in ("cost", "time", "per-client") else _sheet_for(name, tmp_path)
-    png, pdf = draw(name, path, tmp_path / "figures")
+    png, pdf = draw(name, path, tmp_path)
     assert float(np.ptp(imread(png))) > 0.5
     assert pdf.read_bytes().startswith(b"%PDF")
 
@@ -273,8 +279,3 @@ def _sheet_for(name: str, tmp_path: Path) -> Path:
     column = {"name": "har", "title": "HAR", "x": 0.5, "line": "HAR"}
     found = cells({("alpha-0.3", "har"): ["r"]})
     return made_sheet(tmp_path / "other", [row], [column], cells=found)
-
-
-def test_an_unknown_figure_offers_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(SubflotError, match="did you mean `time`"):
-        draw("tme", tmp_path / "x.json", tmp_path)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from commands import Command
 
-from subflot.paper.grids import FIGURES, TABLES, find
+from subflot.paper.grids import find
+from subflot.paper.results import RESULTS
 from subflot.paper.sheet import read_sheet
 
 SMALL = {
@@ -27,7 +28,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SETS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", RESULTS["table"])
 def test_every_table_runs_at_smoke_scale(subflot: Command, out: Path, name: str) -> None:
     code, shown, err = subflot("table", name, *SETS, "--workers", "1", "--out", str(out))
     # So few examples cannot be parted as one column asks for.
@@ -42,12 +43,12 @@ def test_every_table_runs_at_smoke_scale(subflot: Command, out: Path, name: str)
         for cell in sheet.cells.values():
             assert cell.mean == pytest.approx(cell.printed, rel=0.01)
         return
-    shown_grid = find(name, TABLES)
+    shown_grid = find(name)
     anchored = [sheet.cells[row.name, shown_grid.anchor] for row in shown_grid.rows]
     assert all(cell.mean is not None for cell in anchored), [cell.reason for cell in anchored]
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", RESULTS["figure"])
 def test_every_figure_runs_at_smoke_scale(subflot: Command, out: Path, name: str) -> None:
     if name == "attention":
         pytest.importorskip("captum", reason="pip install 'subflot[explain]'")
@@ -68,11 +69,11 @@ def test_every_name_runs_at_smoke_scale_on_the_papers_data(
         pytest.skip("name a folder in SUBFLOT_DATA; `subflot data get` fills it")
     monkeypatch.setenv("SUBFLOT_CACHE", str(tmp_path / "cache"))
     options = ("--scale", "smoke", "--workers", "1", "--out", str(tmp_path))
-    for command, names in (("table", TABLES), ("figure", FIGURES)):
+    for command, names in RESULTS.items():
         for name in names:
             if name in ("resources", "convergence"):
                 continue
-            grid = find(name, names)
+            grid = find(name)
             column = next(one for one in grid.columns if one.name == grid.anchor)
             rows = [row.name for row in grid.rows]
             asked = rows if column.task.name == "har" else rows[:1]

@@ -12,22 +12,25 @@ from subflot.algorithms.fedprox import FedProx
 from subflot.errors import SubflotError
 from subflot.experiments import RunConfig, tuning
 from subflot.experiments.batch import run_all, unfinished
+from subflot.experiments.tuning import Choice
 from subflot.paper import fill as fills
 from subflot.paper import plan as plans
 from subflot.paper.estimate import estimate
-from subflot.paper.fill import fill, plan
-from subflot.paper.grids import FIGURES, TABLES, Column, Grid, PaperTask, Row, find, tasks
-from subflot.paper.plan import Wanted, slots
+from subflot.paper.fill import fill
+from subflot.paper.grids import Column, Grid, PaperTask, Row, find, tasks
+from subflot.paper.plan import Planned, choose, plan, slots, subjects, tuning_of
+from subflot.paper.results import RESULTS, Table
 from subflot.paper.scales import SCALES, DataAtHand, Terms, at_hand
 from subflot.paper.sheet import read_sheet
 from subflot.results import METRICS, RunRecord
 
-GRIDS = [name for name in (*TABLES, *FIGURES) if name not in ("resources", "convergence")]
+GRIDS = [
+    name
+    for found in RESULTS.values()
+    for name, one in found.items()
+    if isinstance(one, Table) and not one.aside
+]
 SUBMODELS = ("label-skew", "feature-shift", "clients", "heterogeneity", "sparsity")
-
-
-def grid(name: str) -> Grid:
-    return find(name, TABLES if name in TABLES else FIGURES)
 
 
 @pytest.fixture
@@ -37,14 +40,15 @@ def all_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def everything(column: Column, settings: Any) -> DataAtHand:
         return DataAtHand({}, column.task.domains)
 
-    monkeypatch.setattr(plans, "at_hand", everything)
+    for module in (plans, fills):
+        monkeypatch.setattr(module, "at_hand", everything)
 
 
 # ----- what the paper prints
 
 
 def test_the_mean_over_domains_is_the_mean_of_the_domains() -> None:
-    shown = grid("feature-shift")
+    shown = find("feature-shift")
     for column in shown.columns:
         for row in shown.rows if column.mean_of else ():
             mean = shown.printed_mean(row.name, column.mean_of)
@@ -54,14 +58,14 @@ def test_the_mean_over_domains_is_the_mean_of_the_domains() -> None:
 
 @pytest.mark.parametrize("name", SUBMODELS)
 def test_the_paper_has_subflot_first_in_every_column(name: str) -> None:
-    shown = grid(name)
+    shown = find(name)
     for column in {column for _, column in shown.printed}:
         best = max(shown.rows, key=lambda row: shown.printed[row.name, column])
         assert best.name == "subflot"
 
 
 def test_tables_that_share_a_run_print_the_same_number() -> None:
-    main = grid("label-skew").printed
+    main = find("label-skew").printed
     assert main["subflot", "cifar10"] == 83.78
     for name, row, column in (
         ("sparsity", "subflot", "medium"),
@@ -71,16 +75,16 @@ def test_tables_that_share_a_run_print_the_same_number() -> None:
         ("hyperparameters", "lambda-1", "cifar10"),
         ("personalised", "subflot", "cifar10"),
     ):
-        assert grid(name).printed[row, column] == main["subflot", "cifar10"]
+        assert find(name).printed[row, column] == main["subflot", "cifar10"]
     for column in ("cifar100", "tiny-imagenet"):
-        assert grid("personalised").printed["subflot", column] == main["subflot", column]
-    medium = {row: n for (row, column), n in grid("sparsity").printed.items() if column == "medium"}
+        assert find("personalised").printed["subflot", column] == main["subflot", column]
+    medium = {row: n for (row, column), n in find("sparsity").printed.items() if column == "medium"}
     differing = [row for row, number in medium.items() if number != main[row, "cifar10"]]
     assert differing == ["flexfl"]  # 83.10 in one table of the paper, 82.37 in the other.
 
 
 def test_grids_have_the_papers_size() -> None:
-    sizes = {name: (len(grid(name).rows), len(grid(name).printed)) for name in TABLES[:5]}
+    sizes = {name: (len(find(name).rows), len(find(name).printed)) for name in SUBMODELS}
     assert sizes == {
         "label-skew": (11, 88),
         "feature-shift": (11, 121),
@@ -88,8 +92,8 @@ def test_grids_have_the_papers_size() -> None:
         "heterogeneity": (11, 66),
         "sparsity": (11, 44),
     }
-    assert len(grid("label-skew").spread) == 88
-    assert len(grid("hyperparameters").printed) == 8
+    assert len(find("label-skew").spread) == 88
+    assert len(find("hyperparameters").printed) == 8
 
 
 # ----- which runs they are
@@ -100,12 +104,12 @@ def test_grids_have_the_papers_size() -> None:
 def test_every_cell_of_every_scale_is_a_run_with_known_settings(
     all_data: None, name: str, scale: str
 ) -> None:
-    found = slots(grid(name), Terms(scale, "printed", (0,)), None)
+    found = slots(find(name), Terms(scale, "printed", (0,)))
     assert [slot.reason for slot in found if slot.reason] == []
 
 
 def test_the_papers_scale_is_the_printed_protocol(all_data: None) -> None:
-    for slot in slots(grid("label-skew"), Terms("paper", "printed", (0,)), None):
+    for slot in slots(find("label-skew"), Terms("paper", "printed", (0,))):
         config = slot.config
         assert config is not None
         assert (config.rounds, config.epochs, config.batch_size) == (200, 5, 256)
@@ -114,7 +118,7 @@ def test_the_papers_scale_is_the_printed_protocol(all_data: None) -> None:
         assert config.num_clients == (0 if config.data == "har" else 20)
     shares = {
         slot.column.name: (slot.config.num_clients, slot.config.per_round)
-        for slot in slots(grid("clients"), Terms("paper"), None)
+        for slot in slots(find("clients"), Terms("paper"))
         if slot.config
     }
     assert shares == {
@@ -129,7 +133,7 @@ def test_the_papers_scale_is_the_printed_protocol(all_data: None) -> None:
 def runs_of(name: str, row: str, column: str, scale: str = "paper") -> set[str]:
     return {
         slot.config.run_id
-        for slot in slots(grid(name), Terms(scale), None)
+        for slot in slots(find(name), Terms(scale))
         if slot.config and (slot.row.name, slot.column.name) == (row, column)
     }
 
@@ -153,31 +157,30 @@ def test_what_tables_share_is_one_run(all_data: None, scale: str) -> None:
 
 def test_settings_of_the_user_win_and_a_slip_is_an_error(all_data: None) -> None:
     terms = Terms("paper", settings={"rounds": 7, "learning_rate": 0.5})
-    configs = [slot.config for slot in slots(grid("proxy"), terms, None)]
+    configs = [slot.config for slot in slots(find("proxy"), terms)]
     assert {(one.rounds, one.learning_rate) for one in configs if one} == {(7, 0.5)}
     with pytest.raises(SubflotError, match="no run fits these settings: unknown setting `roundz`"):
-        slots(grid("proxy"), Terms(settings={"roundz": 7}), None)
+        slots(find("proxy"), Terms(settings={"roundz": 7}))
     with pytest.raises(SubflotError, match="seed cannot be set for a whole table"):
         Terms(settings={"seed": 1})
 
 
 def test_smoke_fills_a_cross_and_the_others_everything(all_data: None, tmp_path: Path) -> None:
-    shown = grid("label-skew")
-    smoke = plan(shown, Terms("smoke"), Wanted(), [tmp_path])
-    found = {(one.config.algorithm, one.config.data) for one in smoke}
+    shown = find("label-skew")
+    smoke = plan(shown, Terms("smoke"), [tmp_path])
+    found = {(one.config.algorithm, one.config.data) for one in smoke if one.config}
     assert len([algorithm for algorithm, data in found if data == "har"]) == 11
     assert {algorithm for algorithm, data in found if data != "har"} == {"subflot"}
-    assert len(plan(shown, Terms("reduced", seeds=(0, 1, 2)), Wanted(), [tmp_path])) == 88 * 3
-    some = Wanted(("subflot", "flado"), ("har", "cifar10"))
-    assert len(plan(shown, Terms("reduced"), some, [tmp_path])) == 4
+    assert len(plan(shown, Terms("reduced", seeds=(0, 1, 2)), [tmp_path])) == 88 * 3
+    some = Terms("reduced", rows=("subflot", "flado"), columns=("har", "cifar10"))
+    assert len(plan(shown, some, [tmp_path])) == 4
 
 
 def test_a_search_adds_its_trials_for_each_method_and_task(
     all_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("subflot.paper.fill.at_hand", lambda *_: DataAtHand())
-    shown = grid("sparsity")
-    found = plan(shown, Terms("reduced", "searched", (0, 1)), Wanted(("flado",)), [tmp_path])
+    shown = find("sparsity")
+    found = plan(shown, Terms("reduced", "searched", (0, 1), rows=("flado",)), [tmp_path])
     # Two tasks; four columns of each, two seeds. Low to dynamic share their settings.
     assert sum(one.is_trial for one in found) == 2 * tuning.TRIALS
     assert sum(not one.is_trial for one in found) == 8 * 2
@@ -185,9 +188,7 @@ def test_a_search_adds_its_trials_for_each_method_and_task(
 
 def test_unknown_rows_and_columns_offer_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(SubflotError, match="did you mean `har`"):
-        fill(grid("label-skew"), Terms(), Wanted((), ("hat",)), tmp_path)
-    with pytest.raises(SubflotError, match="did you mean `label-skew`"):
-        find("label-scew", TABLES)
+        fill(find("label-skew"), Terms(columns=("hat",)), tmp_path)
 
 
 # ----- what is missing
@@ -197,7 +198,7 @@ def test_data_that_is_not_here_is_a_missing_cell_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SUBFLOT_DATA", str(tmp_path / "empty"))
-    path = fill(grid("label-skew"), Terms(), Wanted(), tmp_path, lambda configs: {})
+    path = fill(find("label-skew"), Terms(), tmp_path, lambda configs: {})
     sheet = read_sheet(path)
     reason = "data set `har` is not here; `subflot data list` says where it belongs"
     assert sheet.cells["subflot", "har"].reason == reason
@@ -211,7 +212,7 @@ def test_of_digit5_the_domains_at_hand_will_do(
     (tmp_path / "digit5").mkdir()
     for file in ("mnist_data.mat", "usps_28x28.mat"):
         (tmp_path / "digit5" / file).touch()
-    shown = grid("feature-shift")
+    shown = find("feature-shift")
     terms = Terms("reduced")
     columns = {column.name: column for column in shown.columns}
     here = at_hand(columns["usps"], terms.of(columns["usps"]))
@@ -221,7 +222,7 @@ def test_of_digit5_the_domains_at_hand_will_do(
         in at_hand(columns["svhn"], terms.of(columns["svhn"])).missing
     )
     assert "`pacs` is not here" in at_hand(columns["photo"], terms.of(columns["photo"])).missing
-    path = fill(shown, terms, Wanted(), tmp_path / "out")
+    path = fill(shown, terms, tmp_path / "out")
     cells = {(c["row"], c["column"]): c for c in json.loads(path.read_text())["cells"]}
     assert cells["subflot", "usps"]["part"] == [1, 2]
     assert cells["subflot", "digit5"]["part"] is None
@@ -253,7 +254,7 @@ TINY = Grid(
     {("fedavg", "digits"): 50.0},
     {},
 )
-EVERYTHING = Wanted(("fedavg", "local"))
+EVERYTHING = Terms(rows=("fedavg", "local"))
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -267,18 +268,18 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
             on_end=lambda config, reason: ended.append((config.run_id, reason)),
         )
 
-    sheet = read_sheet(fill(TINY, Terms(), EVERYTHING, tmp_path, runner))
+    sheet = read_sheet(fill(TINY, EVERYTHING, tmp_path, runner))
     assert sheet.cells["fedavg", "digits"].mean is not None
     assert sheet.cells["local", "odd"].reason == "classes_per_client is 99"
     assert len(ended) == 4
     # What is finished is not run again.
     before = sheet.cells["fedavg", "digits"].values
     ended.clear()
-    again = read_sheet(fill(TINY, Terms(), EVERYTHING, tmp_path, runner))
+    again = read_sheet(fill(TINY, EVERYTHING, tmp_path, runner))
     assert {reason for _, reason in ended} == {"classes_per_client is 99"}
     assert again.cells["fedavg", "digits"].values == before
     # And without running anything, the same numbers are drawn.
-    drawn = read_sheet(fill(TINY, Terms(), EVERYTHING, tmp_path))
+    drawn = read_sheet(fill(TINY, EVERYTHING, tmp_path))
     assert drawn.cells["local", "digits"].values == sheet.cells["local", "digits"].values
 
 
@@ -329,11 +330,13 @@ def test_a_searched_table_takes_the_settings_of_its_trials(
         Row("held", "held", "fedprox", {"proximal_weight": 0.5}),
     )
     shown = replace(TINY, rows=rows)
-    terms, wanted = Terms(protocol="searched"), Wanted((), ("digits",))
-    path = fill(shown, terms, wanted, tmp_path, runner)
+    terms = Terms(protocol="searched", columns=("digits",))
+    path = fill(shown, terms, tmp_path, runner)
     # What is planned once trials are there is what was run.
-    planned = plan(shown, terms, wanted, [tmp_path / "runs"])
-    assert {one.config.run_id for one in planned} == {config.run_id for config in given}
+    planned = plan(shown, terms, [tmp_path / "runs"])
+    assert {one.config.run_id for one in planned if one.config} == {
+        config.run_id for config in given
+    }
     finals = [config for config in given if config.measure_on == "test"]
     assert [config.learning_rate for config in finals] == [0.3, 0.3, 0.3]
     weights = [config.algorithm_settings.get("proximal_weight") for config in finals]
@@ -358,22 +361,44 @@ def test_a_table_is_drawn_again_where_its_data_are_not(
                 made_run(tmp_path / "runs" / config.run_id, [[0.5]])
         return {}
 
-    terms, wanted = Terms(protocol=protocol), Wanted((), ("digits",))
-    there = read_sheet(fill(TINY, terms, wanted, tmp_path, runner))
+    terms = Terms(protocol=protocol, columns=("digits",))
+    there = read_sheet(fill(TINY, terms, tmp_path, runner))
 
     def nothing(column: Column, settings: Any) -> DataAtHand:
         return DataAtHand(missing="not here")
 
-    monkeypatch.setattr(plans, "at_hand", nothing)
-    monkeypatch.setattr(fills, "at_hand", nothing)
-    again = read_sheet(fill(TINY, terms, wanted, tmp_path))
+    for module in (plans, fills):
+        monkeypatch.setattr(module, "at_hand", nothing)
+    again = read_sheet(fill(TINY, terms, tmp_path))
     assert again.cells["fedavg", "digits"] == there.cells["fedavg", "digits"]
     assert again.cells["fedavg", "digits"].values == (50.0,)
     assert again.about["choices"] == there.about["choices"]
     assert bool(again.about["choices"]) == (protocol == "searched")
     # Of other seeds nothing is known.
-    other = read_sheet(fill(TINY, replace(terms, seeds=(1,)), wanted, tmp_path))
+    other = read_sheet(fill(TINY, replace(terms, seeds=(1,)), tmp_path))
     assert other.cells["fedavg", "digits"].reason == "not here"
+
+
+def test_a_task_without_data_has_no_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SUBFLOT_DATA", str(tmp_path))
+    har = replace(TASK, name="har", settings={**TASK.settings, "data": "har"})
+    run = Planned(Row("sub", "Sub", "heterofl"), Column("low", "Low", har), None)
+    terms = Terms("smoke", "searched")
+    assert [one.config for one in subjects([run], terms).values()] == [None]
+    found = choose([run], terms, [tmp_path], lambda _: {})
+    assert found == {("heterofl", "har"): Choice("heterofl", "har")}
+
+
+def test_settings_of_all_runs_are_not_searched_and_variants_share_one_search() -> None:
+    rows = (Row("one", "One", "fedprox"), Row("two", "Two", "fedprox", {"proximal_weight": 1.0}))
+    columns = (Column("digits", "Digits", TASK), Column("more", "More", TASK, {"epochs": 3}))
+    terms = Terms("smoke", "searched", (3, 4), {"rounds": 7})
+    found = subjects(slots(replace(TINY, rows=rows, columns=columns), terms), terms)
+    (one,) = found.values()
+    assert one.config is not None
+    assert (one.config.seed, one.config.rounds, one.config.epochs) == (3, 7, 1)
+    assert one.config.algorithm_settings["proximal_weight"] == FedProx.proximal_weight
+    assert tuning_of(terms).held == {"rounds"}
 
 
 def test_an_estimate_grows_with_what_it_counts() -> None:
@@ -419,11 +444,8 @@ def test_an_estimate_is_near_what_was_measured(
     assert seconds(2) - seconds(1) == pytest.approx(measured, rel=0.5)
 
 
-def test_the_first_table_at_reduced_scale_takes_about_a_day(
-    all_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("subflot.experiments.tuning.at_hand", lambda *_: DataAtHand())
-    shown = grid("label-skew").with_rows(["subflot-plus"])
-    planned = plan(shown, Terms("reduced", "searched", (0, 1, 2)), Wanted(), [tmp_path])
+def test_the_first_table_at_reduced_scale_takes_about_a_day(all_data: None, tmp_path: Path) -> None:
+    shown = find("label-skew").with_rows(["subflot-plus"])
+    planned = plan(shown, Terms("reduced", "searched", (0, 1, 2)), [tmp_path])
     assert len(planned) == 8 * 12 * (3 + tuning.TRIALS)
-    assert estimate((one.config, one.task) for one in planned).hours(2) <= 30
+    assert estimate((one.config, one.column.task) for one in planned if one.config).hours(2) <= 30

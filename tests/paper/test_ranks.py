@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from subflot.errors import SubflotError
-from subflot.paper.figures import draw_ranks
 from subflot.paper.ranks import (
     LEVEL,
     Ranking,
@@ -17,6 +16,7 @@ from subflot.paper.ranks import (
     chance_of,
     critical_distance,
     diagram,
+    draw_ranks,
     ranking,
 )
 from subflot.paper.sheet import Cell, Sheet
@@ -41,7 +41,7 @@ def sheet_of(numbers: Mapping[str, Sequence[float | None]], **about: str) -> She
     count = len(next(iter(numbers.values())))
     columns = {f"c{n}": {"title": f"Set {n}"} for n in range(count)}
     cells = {
-        (row, f"c{n}"): Cell(row, f"c{n}", () if one is None else (one,), runs=(f"{row}-{n}",))
+        (row, f"c{n}"): Cell(row, f"c{n}", (f"{row}-{n}",), values=() if one is None else (one,))
         for row, found in numbers.items()
         for n, one in enumerate(found)
     }
@@ -122,7 +122,7 @@ def test_rows_that_lack_a_number_are_left_out_and_named() -> None:
 
 def test_a_cell_without_all_its_seeds_does_not_count() -> None:
     sheet = sheet_of(FOUR)
-    short = Cell("a", "c1", (80.0,), num_wanted=3)
+    short = Cell("a", "c1", ("a-1", "a-2", "a-3"), values=(80.0,))
     part = Sheet(sheet.about, sheet.rows, sheet.columns, {**sheet.cells, ("a", "c1"): short})
     with pytest.raises(SubflotError, match=r"there are 4 .* and 2"):
         ranking(part)
@@ -154,7 +154,7 @@ def test_what_is_no_accuracy_has_no_ranks() -> None:
 def test_columns_of_the_same_runs_are_told() -> None:
     sheet = sheet_of(FOUR)
     assert "same runs" not in caption(ranking(sheet), sheet)
-    twin = Cell("a", "c1", (80.0,), runs=("a-0",))
+    twin = Cell("a", "c1", ("a-0",), values=(80.0,))
     part = Sheet(sheet.about, sheet.rows, sheet.columns, {**sheet.cells, ("a", "c1"): twin})
     assert "Some columns are parts of the same runs" in caption(ranking(part), part)
 

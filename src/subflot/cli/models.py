@@ -10,9 +10,8 @@ from subflot.channels import ChannelMap, Segment, trace
 from subflot.channels.cost import Cost, cost, mean_cost
 from subflot.cli.show import Classes, Inputs, Json, Model, show, show_json
 from subflot.errors import SubflotError
-from subflot.models import MODELS
 from subflot.models.load import load
-from subflot.models.printed import PrintedCost
+from subflot.paper.resources import PRINTED, PrintedCost
 
 
 def cost_command(
@@ -32,7 +31,7 @@ def cost_command(
     costs = [cost(module, channels, one, rate) for rate in pruning_rates]
     printed = None
     if pruning_rates == [0, 0.25, 0.5, 0.75] and not inputs and classes in (None, 10):
-        printed = MODELS[model].printed if model in MODELS else None
+        printed = PRINTED.get(model)
     if as_json:
         rows = [
             {"pruning_rate": rate} | _cost_fields(c)

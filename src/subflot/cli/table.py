@@ -1,74 +1,99 @@
 """`subflot table` and `subflot figure`: the results of the paper, each by its name."""
 
-import json
+import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
-from subflot.cli import order as options
-from subflot.cli.order import (
-    Order,
-    end_with_failures,
-    read_terms,
-    read_wanted,
-    recorded_beside,
-    show_plan,
-)
 from subflot.cli.show import show
+from subflot.cli.watch import Watch, progress
 from subflot.errors import SubflotError, UnknownName
-from subflot.paper import grids as paper
-from subflot.paper.fill import SHEETS
+from subflot.experiments.batch import OnRound, run_all, unfinished
+from subflot.experiments.config import RunConfig, parse
+from subflot.paper.estimate import Estimate, estimate
+from subflot.paper.plan import RUNS, Planned
+from subflot.paper.ranks import draw_ranks
+from subflot.paper.results import FIGURES, RESULTS, Order, Result, find
+from subflot.paper.scales import PROTOCOLS, SCALES, Terms
 from subflot.paper.sheet import read_sheet
-from subflot.paper.tables import FORMATS, heading, notes, terminal, write_all
-from subflot.texts import write_text
+from subflot.paper.tables import FORMATS, heading, notes, terminal
+from subflot.simulation.workers import default_workers
 
-FIGURES = "figures"
+OUT, RECORDED = Path("runs/paper"), Path("results")
+"""Where commands write unless they are told otherwise, and what they only read."""
 
 
 def table_command(
-    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(paper.TABLES)}.")],
-    scale: options.Scale = "smoke",
-    protocol: options.ProtocolName = "printed",
-    seeds: options.Seeds = None,
-    rows: options.Rows = None,
-    columns: options.Columns = None,
-    sets: options.Sets = None,
-    jobs: options.Jobs = 1,
-    workers: options.WorkersEach = None,
-    out: options.Out = options.OUT,
+    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(RESULTS['table'])}.")],
+    scale: Annotated[
+        str, typer.Option(metavar="|".join(SCALES), help="How large the runs are.")
+    ] = "smoke",
+    protocol: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(PROTOCOLS),
+            help="Train as the paper prints, or with settings searched for on validation examples.",
+        ),
+    ] = "printed",
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Separated by commas; by default 0 for smoke, else 0,1,2."),
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            help="Run and show only these rows, separated by commas; any method can have one."
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Run and show only these columns; files have all.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change it in all runs."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs side by side.", min=1)] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes of each run; by default the cores, shared.", min=1),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for records, tables and figures; what is finished in "
+            f"{RECORDED}/ is not run again either."
+        ),
+    ] = OUT,
     form: Annotated[
-        str, typer.Option("--format", metavar="|".join(["terminal", *FORMATS]), help="On stdout.")
+        str,
+        typer.Option("--format", metavar="|".join(["terminal", *FORMATS]), help="On stdout."),
     ] = "terminal",
-    dry_run: options.DryRun = False,
-    no_run: options.NoRun = False,
-    keep_models: options.KeepModels = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be run, and its cost.")
+    ] = False,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Draw what there is, run nothing.")
+    ] = False,
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models", help="Keep the models of finished runs on disk.")
+    ] = False,
     ranks: Annotated[
-        bool,
-        typer.Option("--ranks", help="Also draw which methods differ over the columns."),
+        bool, typer.Option("--ranks", help="Also draw which methods differ over the columns.")
     ] = False,
 ) -> None:
     """Make a table of the paper: run what is missing, show ours beside the paper's numbers."""
     if form not in ("terminal", *FORMATS):
         raise UnknownName("format", form, ("terminal", *FORMATS), "subflot table --help")
-    terms, wanted = read_terms(scale, protocol, seeds, sets), read_wanted(rows, columns)
-    recorded = recorded_beside(out)
-    order = Order(terms, wanted, out, recorded, jobs, workers, keep_models, not no_run)
-    if name == "resources":
-        if dry_run:
-            show("0 runs: this table is counted")
-            return
-        path = _resources(out)
-    else:
-        grid = order.grid(name, paper.TABLES)
-        if dry_run:
-            show_plan(grid, order)
-            return
-        path = order.fill(grid)
-    sheet = read_sheet(path)
-    written = write_all(sheet, path)
-    asked = sheet.part(wanted.rows, wanted.columns)
+    result = find("table", name)
+    cells = scale, protocol, seeds, sets, rows, columns
+    order = _order(result, _terms(*cells), jobs, workers, out, no_run, keep_models)
+    path = _made(result, order, dry_run)
+    written = result.draw(path, order)
+    asked = read_sheet(path).part(order.terms.rows, order.terms.columns)
     if form == "terminal":
         show(heading(asked))
         show(terminal(asked))
@@ -76,109 +101,150 @@ def table_command(
     else:
         sys.stdout.write(FORMATS[form][1](asked))
     if ranks:
-        from subflot.paper.figures import draw_ranks
-
         written += draw_ranks(asked, out / FIGURES / f"{path.stem}-ranks")
     sys.stderr.write(f"wrote {', '.join(map(str, [path, *written]))}\n")
-    if name != "resources":
-        end_with_failures(asked, grid, terms)
+    _end(result.failures(path, order))
 
 
-def figure_command(
-    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(paper.FIGURES)}.")],
-    scale: options.Scale = "smoke",
-    protocol: options.ProtocolName = "printed",
-    seeds: options.Seeds = None,
-    rows: options.Rows = None,
-    columns: options.Columns = None,
-    sets: options.Sets = None,
-    jobs: options.Jobs = 1,
-    workers: options.WorkersEach = None,
-    out: options.Out = options.OUT,
-    dry_run: options.DryRun = False,
-    no_run: options.NoRun = False,
-    keep_models: options.KeepModels = False,
-) -> None:
+def figure_command(name: str, dry_run: bool, **options: Any) -> None:
     """Make a figure of the paper: run what is missing, draw it as PNG and PDF."""
-    terms, wanted = read_terms(scale, protocol, seeds, sets), read_wanted(rows, columns)
-    needs_models = name == "attention"  # Of recorded runs there are none.
-    recorded = None if needs_models else recorded_beside(out)
-    is_kept = keep_models or needs_models
-    order = Order(terms, wanted, out, recorded, jobs, workers, is_kept, not no_run)
-    if name == "convergence":
-        if dry_run:
-            show("1 run of minutes at most, on the bundled digits")
-            return
-        path = _convergence(order)
-    else:
-        grid = order.grid(name, paper.FIGURES)
-        if dry_run:
-            show_plan(grid, order)
-            return
-        path = order.fill(grid)
-        if needs_models:
-            path = _attention(order, path)
-        else:
-            write_all(read_sheet(path), path)
-    from subflot.paper.figures import FROM_SHEETS, draw
-
-    asked = {"rows": wanted.rows, "columns": wanted.columns}
-    for file in draw(name, path, out / FIGURES, **asked):
-        show(str(file))
-    if name in FROM_SHEETS:
-        end_with_failures(read_sheet(path).part(**asked), grid, terms)
+    result = find("figure", name)
+    cells = [options.pop(key) for key in ("scale", "protocol", "seeds", "sets", "rows", "columns")]
+    order = _order(result, _terms(*cells), **options)
+    path = _made(result, order, dry_run)
+    files = result.draw(path, order)
+    for line in (*result.told(path), *map(str, files)):
+        show(line)
+    _end(result.failures(path, order))
 
 
-def _resources(out: Path) -> Path:
-    from subflot.paper.resources import resources
-
-    return _write(out / SHEETS / "resources.json", resources())
-
-
-def _convergence(order: Order) -> Path:
-    from subflot.paper.convergence import ROUNDS, convergence
-
-    path = order.out / FIGURES / f"convergence-{order.terms.scale}.json"
-    if not order.is_run and order.recorded and not path.is_file():
-        path = order.recorded / FIGURES / path.name
-    if order.is_run:
-        _write(path, convergence(ROUNDS[order.terms.scale], order.terms.seeds[0]))
-    found = json.loads(_there(path).read_text())
-    for group in ("constants", "terms"):
-        for name, value in found[group].items():
-            show(f"{name} = {value:.6g}" if group == "constants" else f"term {name} = {value:.6g}")
-    where = "below" if found["is_below"] else "NOT below"
-    show(f"the gap is {where} the bound in every one of {len(found['gaps']) - 1} rounds")
-    return path
+def _options_of_figures() -> inspect.Signature:
+    """Those of tables, but for their forms; the names are others."""
+    about = typer.Argument(help=f"One of: {', '.join(RESULTS['figure'])}.")
+    options = inspect.signature(table_command).parameters
+    name = options["name"].replace(annotation=Annotated[str, about])
+    return inspect.Signature(
+        [name, *(one for key, one in options.items() if key not in ("name", "form", "ranks"))]
+    )
 
 
-def _attention(order: Order, sheet: Path) -> Path:
-    from subflot.paper.attention import attention
-
-    found = read_sheet(sheet)
-    records = [one for cell in found.cells.values() for one in found.records(cell)]
-    if not records:
-        raise SubflotError(
-            "there is no finished run to look at",
-            hint="; ".join(found.missing) or "leave out --no-run",
-        )
-    path = order.out / FIGURES / sheet.name
-    folders = [record.folder for record in records]
-    content = attention(folders, path.with_suffix(".npz"), workers=order.workers)
-    _write(path, content)
-    for kind, one in content["similarity"].items():
-        name = content["kinds"][kind]
-        show(f"similarity of {name} to the historical model: {one['mean']:.3f}")
-    return path
+vars(figure_command)["__signature__"] = _options_of_figures()
 
 
-def _there(path: Path) -> Path:
-    if not path.is_file():
-        raise SubflotError(f"there is no {path}", hint="leave out --no-run")
-    return path
+def _order(
+    result: Result,
+    terms: Terms,
+    jobs: int,
+    workers: int | None,
+    out: Path,
+    no_run: bool,
+    keep_models: bool,
+) -> Order:
+    # Of recorded runs there are no models.
+    recorded = None if result.needs_models else _recorded_beside(out)
+
+    def runner(configs: Sequence[RunConfig]) -> dict[str, str]:
+        with progress() as bar:
+
+            def watched(config: RunConfig) -> OnRound:
+                title = f"{config.algorithm} on {config.data}, seed {config.seed}"
+                return Watch(title, config.rounds, bar)
+
+            return run_all(
+                configs,
+                out / RUNS,
+                recorded=[recorded / RUNS] if recorded else [],
+                jobs=jobs,
+                workers=workers,
+                keep_models=keep_models or result.needs_models,
+                watched=watched,
+                on_end=_say_end,
+            )
+
+    return Order(terms, out, recorded, None if no_run else runner, workers)
 
 
-def _write(path: Path, content: dict[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(content, indent=1) + "\n")
-    return path
+def _made(result: Result, order: Order, is_dry: bool) -> Path:
+    """Make a result; a dry run ends the command."""
+    if is_dry:
+        _show_plan(result, order)
+        raise typer.Exit
+    try:
+        return result.make(order)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; the same command goes on where it was\n")
+        raise typer.Exit(130) from None
+
+
+def _end(failures: Sequence[str]) -> None:
+    sys.stderr.writelines(f"failed: {one}\n" for one in failures)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _recorded_beside(out: Path) -> Path | None:
+    """Return the folder of recorded results, if there is one here and it is not the other."""
+    is_other = RECORDED.is_dir() and RECORDED.resolve() != out.resolve()
+    return RECORDED if is_other else None
+
+
+def _terms(
+    scale: str,
+    protocol: str,
+    seeds: str | None,
+    sets: Sequence[str] | None,
+    rows: str | None,
+    columns: str | None,
+) -> Terms:
+    seeds = seeds or ("0" if scale == "smoke" else "0,1,2")
+    try:
+        numbers = tuple(int(seed) for seed in seeds.split(","))
+    except ValueError:
+        raise SubflotError(f"`{seeds}` are no seeds", hint="write them as 0,1,2") from None
+    cells = (tuple(names.split(",")) if names else () for names in (rows, columns))
+    return Terms(scale, protocol, numbers, parse(sets or ()), *cells)
+
+
+def _say_end(config: RunConfig, reason: str) -> None:
+    if reason:
+        sys.stderr.write(f"{config.run_id} failed: {reason}\n")
+    elif not sys.stderr.isatty():
+        sys.stderr.write(f"{config.run_id} is finished\n")
+
+
+def _show_plan(result: Result, order: Order) -> None:
+    """Show the runs that are needed: how many, how long, how much disk."""
+    if result.aside:
+        show(result.aside)
+        return
+    planned = result.plan(order)
+    left = {one.run_id for one in unfinished([p.config for p in planned if p.config], order.runs)}
+    table = Table("task", "runs", "of these trials", "finished", "core hours left", "GB of models")
+    for task in dict.fromkeys(one.column.task.name for one in planned):
+        _add(table, task, [one for one in planned if one.column.task.name == task], left)
+    table.add_section()
+    total = _add(table, "all", planned, left)
+    show(table)
+    cores = default_workers("cpu")
+    show(
+        f"about {total.hours(cores):.2g} hours on {cores} cores; {total.record_bytes / 1e6:.2g} MB "
+        "of records stay on disk, and with --keep-models all models"
+    )
+    for reason in result.missing_data(order):
+        show(f"missing: {reason}")
+
+
+def _add(table: Table, title: str, planned: Sequence[Planned], left: set[str]) -> Estimate:
+    """Add a line about some runs; return what those that are left take."""
+    runs = [(one.config, one.column.task) for one in planned if one.config]
+    to_run = [(config, task) for config, task in runs if config.run_id in left]
+    cost = estimate(to_run)
+    table.add_row(
+        title,
+        str(len(runs)),
+        str(sum(one.is_trial for one in planned)),
+        str(len(runs) - len(to_run)),
+        f"{cost.hours(1):.2g}",
+        f"{cost.model_bytes / 1e9:.2g}",
+    )
+    return cost

@@ -10,7 +10,6 @@ from subflot.models.fasttext import FastText
 from subflot.models.har import HARCNN
 from subflot.models.mobilenet import MobileNetV2
 from subflot.models.network import Network
-from subflot.models.printed import PrintedCost
 from subflot.models.resnet import ResNet18
 from subflot.models.vgg import VGG11
 
@@ -34,7 +33,6 @@ MODELS: Mapping[str, Network] = {
         (3, 32, 32),
         None,
         "VGG11 with batch norm, for 32x32 images (ICLR 2015)",
-        printed=PrintedCost((9.23e6, 4.33e6), (153.5e6, 72.35e6)),
     ),
     "vgg11-plain": Network(
         partial(VGG11, batch_norm=False),
@@ -49,7 +47,6 @@ MODELS: Mapping[str, Network] = {
         (3, 32, 32),
         None,
         "MobileNetV2 with ImageNet strides (CVPR 2018)",
-        printed=PrintedCost((2.24e6, 1.07e6), (6.52e6, 3.22e6)),
     ),
     "resnet18": Network(
         ResNet18,
@@ -57,7 +54,6 @@ MODELS: Mapping[str, Network] = {
         (3, 32, 32),
         None,
         "ResNet18 with the ImageNet stem (CVPR 2016)",
-        printed=PrintedCost((11.18e6, 5.24e6), (37.18e6, 17.83e6)),
     ),
     "digit5cnn": Network(
         Digit5CNN, 10, (3, 32, 32), None, "convolutional network for Digit-5 (ICML 2021)"

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from subflot.models.printed import PrintedCost
-
 
 @dataclass(frozen=True)
 class Network:
@@ -20,7 +18,6 @@ class Network:
         vocabulary: None for float input; otherwise inputs are integer tokens below it, and
             token 0 is padding.
         summary: one line for listings.
-        printed: what the paper says it costs, if it does.
     """
 
     build: Callable[[int], nn.Module]
@@ -28,7 +25,6 @@ class Network:
     input_shape: tuple[int, ...]
     vocabulary: int | None
     summary: str
-    printed: PrintedCost | None = None
 
     def model(self, num_classes: int | None = None) -> nn.Module:
         """A freshly initialised module; its weights are drawn from torch's global stream."""

@@ -1,138 +1,188 @@
-"""Fill a table: run what it asks for and is not there, choose settings, write its sheet."""
+"""Fill a table: run what it asks for and is not there, choose settings, write its sheet.
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+A sheet is a JSON file beside the records that says which record fills which cell. Tables and
+figures are drawn from both, without torch, data or this package's settings, so they can be drawn
+again anywhere.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from subflot.errors import SubflotError
-from subflot.experiments.config import RunConfig
-from subflot.experiments.tuning import Choice, Pair, Runner, Tuning
-from subflot.paper.grids import Column, Grid, PaperTask
-from subflot.paper.plan import RUNS, Slot, Wanted, sheet, slots, write_sheet
+from subflot.algorithms import ALGORITHMS
+from subflot.experiments.tuning import Runner
+from subflot.paper.grids import Grid
+from subflot.paper.plan import RUNS, Choices, Planned, asked, choose, slots
 from subflot.paper.scales import Terms, at_hand
+from subflot.paper.sheet import Cell
+from subflot.texts import write_text
 
 SHEETS = "tables"
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A run that a table needs."""
-
-    config: RunConfig
-    task: PaperTask
-    is_trial: bool = False
-    """Whether it only serves to choose settings."""
-
-
-def plan(grid: Grid, terms: Terms, wanted: Wanted, runs: Sequence[Path]) -> list[Planned]:
-    """List the runs that are asked for, each once, trials first.
-
-    With the protocol `searched`, runs whose trials are not all in the folders `runs` have the
-    usual settings, and trials that depend on others stand for those that they will be.
-    """
-    asked = _asked(slots(grid, terms, None), grid, terms, wanted)
-    pairs = _pairs(asked) if terms.is_searched else []
-    chosen = choices(pairs, terms, runs)
-    found = {}
-    for algorithm, task in pairs:
-        if config := subject(algorithm, task, terms):
-            for one in tuning_of(terms).planned(config, runs):
-                found[one.run_id] = Planned(one, task, is_trial=True)
-    for slot in asked:
-        config, task = slot.config, slot.column.task
-        if not config:
-            continue
-        choice = chosen.get((config.algorithm, task.name))
-        if choice and choice.is_complete and choice.learning_rate:
-            config = choice.applied(config, held=slot.row.settings)
-        found.setdefault(config.run_id, Planned(config, task))
-    return list(found.values())
 
 
 def fill(
     grid: Grid,
     terms: Terms,
-    wanted: Wanted,
     out: Path,
     runner: Runner | None = None,
     recorded: Path | None = None,
 ) -> Path:
-    """Run what is asked for, and write the sheet; return its path.
+    """Run what is asked for, and write the sheet, which has all cells; return its path.
 
     Args:
         grid: the table.
-        terms: its scale, protocol, seeds and settings.
-        wanted: the cells to run; the sheet has all.
+        terms: its scale, protocol, seeds and settings, and the cells to run.
         out: folder of the results; records lie in `runs` in it and sheets in `tables`.
         runner: runs configs; None to run nothing and take what there is.
         recorded: another folder of results, which is read and not written to.
     """
-    wanted.check(grid)
+    terms.check(grid)
     places = [out] if recorded is None else [out, recorded]
     runs = [place / RUNS for place in places]
-    failures: dict[str, str] = {}
-    everything = slots(grid, terms, None)
-    chosen = {}
+    every = slots(grid, terms)
+    chosen: Choices = {}
     if terms.is_searched:
-        asked = _asked(everything, grid, terms, wanted)
-        searched = choices(_pairs(asked), terms, runs, runner)
-        chosen = {**choices(_pairs(everything), terms, runs), **searched}
+        searched = choose(asked(every, grid, terms), terms, runs, runner)
+        chosen = {**choose(every, terms, runs), **searched}
+        every = slots(grid, terms, chosen)
+    failures: Mapping[str, str] = {}
     if runner:
-        asked = _asked(slots(grid, terms, chosen), grid, terms, wanted)
-        configs = {slot.config.run_id: slot.config for slot in asked if slot.config}
-        failures |= runner(list(configs.values()))
-    content = sheet(grid, terms, chosen, failures)
+        configs = [one.config for one in asked(every, grid, terms) if one.config]
+        failures = runner(list({config.run_id: config for config in configs}.values()))
+    content = sheet(grid, terms, every, chosen, failures)
     return write_sheet(content, [place / SHEETS for place in places], runs[1:])
 
 
-def _asked(found: Iterable[Slot], grid: Grid, terms: Terms, wanted: Wanted) -> list[Slot]:
-    return [slot for slot in found if wanted.has(slot, grid, terms)]
-
-
-def _pairs(found: Iterable[Slot]) -> list[tuple[str, PaperTask]]:
-    """List methods and tasks, each pair once: what settings are chosen for."""
-    pairs = {(one.row.algorithm, one.column.task.name): one.column.task for one in found}
-    return [(algorithm, task) for (algorithm, _), task in pairs.items()]
-
-
-def subject(algorithm: str, task: PaperTask, terms: Terms) -> RunConfig | None:
-    """Return the run that a method's settings on a task are searched with, the first of the seeds.
-
-    Variants of a method share what is found, and variants of a task too. A task without data, or
-    with settings that do not fit the method, has none.
-    """
-    column = Column(task.name, task.title, task)
-    settings = terms.of(column)
-    here = at_hand(column, settings)
-    if here.missing:
-        return None
-    own = {"name": "runs", "algorithm": algorithm, "seed": terms.seeds[0]}
-    try:
-        return RunConfig.of(**{**settings, **here.settings, **own})
-    except SubflotError:
-        return None
-
-
-def choices(
-    wanted: Iterable[tuple[str, PaperTask]],
+def sheet(
+    grid: Grid,
     terms: Terms,
-    runs: Sequence[Path],
-    runner: Runner | None = None,
-) -> dict[Pair, Choice]:
-    """Choose for methods and tasks; where there is nothing to run, the choice is empty.
+    every: Sequence[Planned],
+    choices: Choices,
+    failures: Mapping[str, str],
+) -> dict[str, Any]:
+    """Describe a table for drawing: rows, columns, and of every cell its runs and printed number.
 
     Args:
-        wanted: methods and tasks.
-        terms: the scale and the seeds.
-        runs: folders of records.
-        runner: runs the trials that are not there yet; None takes what there is.
+        grid: the table.
+        terms: its scale, protocol and seeds.
+        every: its runs.
+        choices: the learning rates and settings of the protocol `searched`.
+        failures: run -> why it did not finish.
     """
-    subjects = {(name, task.name): subject(name, task, terms) for name, task in wanted}
-    there = {pair: config for pair, config in subjects.items() if config}
-    found = tuning_of(terms).choose(there, runs, runner)
-    return {pair: found.get(pair, Choice(*pair)) for pair in subjects}
+    cells = _empty(grid, terms)
+    for one in every:
+        key = one.row.name, one.column.name
+        run = one.config.run_id if one.config else None
+        reason = cells[key].reason or one.reason or failures.get(run or "", "")
+        cells[key] = replace(cells[key], runs=(*cells[key].runs, run), reason=reason)
+    return {
+        "name": grid.name,
+        "title": grid.title,
+        "source": grid.source,
+        "scale": terms.scale,
+        "protocol": terms.protocol,
+        "seeds": list(terms.seeds),
+        "settings": dict(terms.settings),
+        "notes": _notes(grid, terms),
+        "rows": [
+            {
+                "name": row.name,
+                "title": row.title,
+                "group": row.group,
+                "remark": ALGORITHMS[row.algorithm].remark,
+            }
+            for row in grid.rows
+        ],
+        "columns": [
+            {"name": c.name, "title": c.title, "x": c.x, "line": c.line} for c in grid.columns
+        ],
+        "cells": [cell.told() for cell in cells.values()],
+        "choices": [choice.told() for choice in choices.values()],
+    }
 
 
-def tuning_of(terms: Terms) -> Tuning:
-    """Return how tables choose settings: all alike, but for what the terms set for all runs."""
-    return Tuning(held=frozenset(terms.settings))
+def _empty(grid: Grid, terms: Terms) -> dict[tuple[str, str], Cell]:
+    """Make the cells with the paper's numbers, of as many domains as are here."""
+    found = {}
+    domains = {column.name: column.domain for column in grid.columns}
+    for column in grid.columns:
+        here = at_hand(column, terms.of(column))
+        there = [name for name in column.mean_of if domains[name] in here.domains]
+        is_partly = not here.missing and len(there) < len(column.mean_of)
+        part = None
+        if column.domain and not here.missing:
+            # Partitions by domain number the clients of the first domain first.
+            part = (here.domains.index(column.domain), len(here.domains))
+        for row in grid.rows:
+            key = row.name, column.name
+            printed, spread = grid.printed.get(key), grid.spread.get(key)
+            if is_partly:
+                printed, spread = grid.printed_mean(row.name, there), None
+            found[key] = Cell(*key, part=part, printed=printed, spread=spread, reason="")
+    return found
+
+
+def _notes(grid: Grid, terms: Terms) -> list[str]:
+    """Say which means are of fewer domains than the paper's."""
+    there = [(column, at_hand(column, terms.of(column))) for column in grid.columns]
+    return [
+        f"{column.title}: of the domains at hand, {', '.join(here.domains)}; the paper's number is "
+        "the mean of what it prints for these."
+        for column, here in there
+        if not here.missing and len(here.domains) < len(column.mean_of)
+    ]
+
+
+def write_sheet(
+    content: Mapping[str, Any], folders: Sequence[Path], runs: Sequence[Path] = ()
+) -> Path:
+    """Write a sheet under the name that its table, scale and protocol give it.
+
+    Which runs fill a cell cannot be told without its data, so where these are not here, what an
+    earlier sheet of the same terms says of it stays.
+
+    Args:
+        content: the sheet.
+        folders: the first is written to; earlier sheets are looked for in all.
+        runs: where else there are records than beside the folder of the sheet.
+    """
+    folder = folders[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{content['name']}-{content['scale']}-{content['protocol']}.json"
+    for earlier in (_earlier(place / name) for place in folders):
+        if all(earlier.get(key) == content[key] for key in ("seeds", "settings")):
+            content = _completed(content, earlier)
+    if runs:
+        content = {**content, "records": [os.path.relpath(place, folder) for place in runs]}
+    write_text(folder / name, json.dumps(content, indent=1) + "\n")
+    return folder / name
+
+
+def _earlier(path: Path) -> dict[str, Any]:
+    """Read the sheet that is there; nothing if there is none that can be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _completed(content: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Take cells without runs, choices without trials and notes from an earlier sheet."""
+    cells = {(cell["row"], cell["column"]): cell for cell in earlier["cells"] if any(cell["runs"])}
+    choices = {(one["algorithm"], one["task"]): one for one in earlier["choices"]}
+    return {
+        **content,
+        "notes": content["notes"] or earlier["notes"],
+        "cells": [
+            cell if any(cell["runs"]) else cells.get((cell["row"], cell["column"]), cell)
+            for cell in content["cells"]
+        ],
+        "choices": [
+            one if one["trials"] else choices.get((one["algorithm"], one["task"]), one)
+            for one in content["choices"]
+        ],
+    }

@@ -14,28 +14,6 @@ from typing import Any
 from subflot.algorithms import ALGORITHMS
 from subflot.errors import UnknownName
 
-TABLES = (
-    "label-skew",
-    "feature-shift",
-    "clients",
-    "heterogeneity",
-    "sparsity",
-    "resources",
-    "ablation",
-    "hyperparameters",
-    "proxy",
-    "personalised",
-    "further",
-)
-FIGURES = (
-    "attention",
-    "time",
-    "sensitivity",
-    "pruning-rates",
-    "convergence",
-    "cost",
-    "per-client",
-)
 CHANGING: tuple[str, ...] = ("reduced", "smoke")
 """The scales that take less than the paper."""
 
@@ -118,11 +96,8 @@ class Grid:
         return sum(numbers) / len(numbers) if found and len(numbers) == len(found) else None
 
 
-def find(name: str, among: Sequence[str]) -> Grid:
-    """Read the grid behind a table or a figure; an unknown name offers the nearest."""
-    if name not in among:
-        kind = "table" if among is TABLES else "figure"
-        raise UnknownName(kind, name, among, f"subflot {kind} --help")
+def find(name: str) -> Grid:
+    """Read the grid behind a table or a figure."""
     raw = _read(name)
     rows = raw["rows"]
     named = _read("methods")[rows] if isinstance(rows, str) else rows

@@ -8,6 +8,7 @@ apart two average ranks must lie. Both count columns as independent data sets.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 
 from subflot.drawing import blank
 from subflot.errors import SubflotError
+from subflot.paper.canvas import save
+from subflot.paper.sheet import Sheet
+from subflot.paper.tables import heading
 from subflot.reporting.paired import DIGITS
-from subflot.paper.sheet import Cell, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,8 +112,8 @@ def ranking(sheet: Sheet) -> Ranking:
         raise SubflotError(
             f"the table is in {sheet.unit}, and ranks are of accuracies", hint="leave out --ranks"
         )
-    columns = [c for c in sheet.columns if any(map(_is_full, sheet.column(c)))]
-    rows = [r for r in sheet.rows if all(_is_full(sheet.cells[r, c]) for c in columns)]
+    columns = [c for c in sheet.columns if any(one.is_whole for one in sheet.column(c))]
+    rows = [r for r in sheet.rows if all(sheet.cells[r, c].is_whole for c in columns)]
     if len(columns) < LEAST or len(rows) < LEAST:
         found = ", ".join(columns) or "none"
         raise SubflotError(
@@ -127,10 +130,6 @@ def ranking(sheet: Sheet) -> Ranking:
         chance_of(ranks, len(columns)),
         critical_distance(len(rows), len(columns)),
     )
-
-
-def _is_full(cell: Cell) -> bool:
-    return 0 < cell.num_wanted <= len(cell.values)
 
 
 def caption(found: Ranking, sheet: Sheet) -> str:
@@ -156,7 +155,7 @@ def _have_common_runs(sheet: Sheet) -> bool:
     return any(
         len(runs) > len(set(runs))
         for row in sheet.rows
-        for runs in [[run for c in sheet.columns for run in sheet.cells[row, c].runs]]
+        for runs in [[run for c in sheet.columns for run in sheet.cells[row, c].runs if run]]
     )
 
 
@@ -211,3 +210,10 @@ def _scale(axes: "Axes", num_methods: int, distance: float) -> None:
     for at in (0.25, end):
         axes.plot([at, at], [0.5, 0.6], color="black", linewidth=1.2)
     axes.text((0.25 + end) / 2, 0.63, text, ha="center", va="bottom", fontsize="small")
+
+
+def draw_ranks(sheet: Sheet, stem: Path) -> list[Path]:
+    """Draw which methods of a table differ over its columns; return the files."""
+    figure = diagram(sheet)
+    figure.suptitle(heading(sheet), fontsize="small", wrap=True)
+    return save(figure, stem)

@@ -8,7 +8,7 @@ from subflot.data.sets import find as find_set
 from subflot.data.settings import fill
 from subflot.data.source import Source
 from subflot.errors import SubflotError, UnknownName
-from subflot.paper.grids import Column
+from subflot.paper.grids import Column, Grid, Row
 
 PAPER = {"rounds": 200, "epochs": 5, "evaluate_every": 10}
 """What the paper does wherever it does not say otherwise."""
@@ -42,12 +42,15 @@ class Terms:
         protocol: one of `PROTOCOLS`.
         seeds: every cell has a run for each.
         settings: of all runs, whatever the scale and the column say.
+        rows, columns: which cells are to be run; empty for all that the scale fills.
     """
 
     scale: str = "smoke"
     protocol: str = "printed"
     seeds: tuple[int, ...] = (0,)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -66,6 +69,28 @@ class Terms:
     def is_searched(self) -> bool:
         """Whether settings have to be chosen."""
         return self.protocol == "searched" and "learning_rate" not in self.settings
+
+    def check(self, grid: Grid) -> None:
+        """Refuse names of rows and columns that a grid does not have."""
+        for kind, names, known in (
+            ("row", self.rows, [row.name for row in grid.rows]),
+            ("column", self.columns, [column.name for column in grid.columns]),
+        ):
+            for name in names:
+                if name not in known:
+                    raise UnknownName(f"{kind} of {grid.name}", name, known, "subflot table --help")
+
+    def ask_for(self, row: Row, column: Column, grid: Grid) -> bool:
+        """Whether a cell is to be run. `smoke` fills one column and one row where none is named."""
+        if self.rows and row.name not in self.rows:
+            return False
+        if self.columns and column.name not in self.columns:
+            return False
+        if self.scale != "smoke" or self.rows or self.columns:
+            return True
+        names = [one.name for one in grid.rows]
+        across = "subflot" if "subflot" in names else names[0]
+        return column.name == grid.anchor or row.name == across
 
     def of(self, column: Column) -> dict[str, Any]:
         """Return the settings of the runs of a column, but for what its rows set."""

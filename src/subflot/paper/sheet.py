@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from subflot.errors import SubflotError
-from subflot.reporting.choices import notes
+from subflot.reporting.choices import told
 from subflot.reporting.paired import BySeed, Paired, difference, reference
 from subflot.results import RunRecord, find_run
 
-RUNS = "runs"
 NOT_RUN = "not run"
+TOLD = ("row", "column", "runs", "part", "printed", "spread", "reason")
+"""What a sheet holds of a cell."""
+PROTOCOL = "searched"
 
 
 @dataclass(frozen=True)
@@ -23,20 +25,31 @@ class Cell:
 
     row: str
     column: str
-    values: tuple[float, ...] = ()
-    """One per finished run."""
-    num_wanted: int = 1
+    runs: tuple[str | None, ...] = ()
+    """One per seed; None where there can be none."""
+    part: tuple[int, int] | None = None
+    """Which of how many equal parts of the clients count: those of one domain, or all."""
     printed: float | None = None
     spread: float | None = None
     """The paper's standard deviation."""
     reason: str = NOT_RUN
     """Why a run is missing."""
-    runs: tuple[str, ...] = ()
+    values: tuple[float, ...] = ()
+    """One per finished run."""
+    clients: BySeed = field(default_factory=dict)
+    """What the values are means of, in percent."""
     rank: int | None = None
     """Place among the rows of its group, of those that both we and the paper have; 1 is best."""
     printed_rank: int | None = None
-    clients: BySeed = field(default_factory=dict)
-    """What the values are means of, in percent."""
+
+    def told(self) -> dict[str, Any]:
+        """Write it down as sheets have it; values are read off the runs."""
+        return {key: getattr(self, key) for key in TOLD}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a number, of as many seeds as were asked for."""
+        return len(self.values) >= max(1, len(self.runs))
 
     @property
     def mean(self) -> float | None:
@@ -70,7 +83,7 @@ class Sheet:
     rows: Mapping[str, Mapping[str, Any]]
     columns: Mapping[str, Mapping[str, Any]]
     cells: Mapping[tuple[str, str], Cell]
-    runs: tuple[Path, ...] = (Path(RUNS),)
+    runs: tuple[Path, ...] = (Path("runs"),)
     """Folders of records."""
 
     @property
@@ -83,7 +96,7 @@ class Sheet:
         """Reason -> the cells without a number, or with fewer seeds than asked for."""
         found: dict[str, list[Cell]] = {}
         for cell in self.cells.values():
-            if len(cell.values) < cell.num_wanted:
+            if not cell.is_whole:
                 found.setdefault(cell.reason, []).append(cell)
         return found
 
@@ -141,7 +154,7 @@ class Sheet:
 
     def records(self, cell: Cell) -> list[RunRecord]:
         """Open the finished runs of a cell."""
-        found = [find_run(run, self.runs) for run in cell.runs]
+        found = [find_run(run, self.runs) for run in cell.runs if run]
         return [record for record in found if record.is_finished]
 
 
@@ -156,9 +169,9 @@ def read_sheet(path: Path) -> Sheet:
         raise SubflotError(f"there is no sheet {path}") from None
     except ValueError as error:
         raise SubflotError(f"{path} is damaged: {error}") from None
-    raw["notes"] = [*raw.get("notes", ()), *notes(raw)]
+    raw["notes"] = [*raw.get("notes", ()), *_searched(raw)]
     others = (path.parent / place for place in raw.get("records", ()))
-    runs = (path.parent.parent / RUNS, *others)
+    runs = (path.parent.parent / "runs", *others)
     rows = {row["name"]: row for row in raw.pop("rows")}
     columns = {column["name"]: column for column in raw.pop("columns")}
     found = {(one["row"], one["column"]): _cell(one, runs) for one in raw.pop("cells")}
@@ -167,27 +180,31 @@ def read_sheet(path: Path) -> Sheet:
     return replace(sheet, cells={**found, **ranked})
 
 
+def _searched(sheet: Mapping[str, Any]) -> list[str]:
+    """Say what a sheet's runs were trained with, where this was searched for."""
+    if sheet.get("protocol") != PROTOCOL:
+        return []
+    chosen = told(sheet["choices"]) or ["Nothing has been chosen yet."]
+    return [
+        "Protocol searched: batches of 32; learning rate and settings of each method chosen on "
+        "validation examples, with the same number of trials for all.",
+        *chosen,
+    ]
+
+
 def _cell(one: Mapping[str, Any], runs: Sequence[Path]) -> Cell:
-    names = [run for run in one.get("runs", ()) if run]
-    values = list(one.get("values", ()))
-    clients = {}
-    for name in names:
+    values, clients = list(one.get("values", ())), {}
+    for name in filter(None, one.get("runs", ())):
         record = find_run(name, runs)
         found = _clients(record, one.get("part")) if record.is_finished else None
         if found:
             values.append(100 * statistics.fmean(found.values()))
             own = {client: 100 * share for client, share in found.items()}
             clients[int(record.config["seed"])] = own
-    return Cell(
-        row=one["row"],
-        column=one["column"],
-        values=tuple(values),
-        num_wanted=max(1, len(one.get("runs", ()))),
-        printed=one.get("printed"),
-        spread=one.get("spread"),
-        reason=one.get("reason") or NOT_RUN,
-        runs=tuple(names),
-        clients=clients,
+    cell = Cell(**{key: one[key] for key in TOLD if key in one})
+    reason = cell.reason or NOT_RUN
+    return replace(
+        cell, runs=tuple(cell.runs), values=tuple(values), clients=clients, reason=reason
     )
 
 

@@ -36,8 +36,7 @@ def ours(cell: Cell, sheet: Sheet) -> str:
     if cell.mean is None:
         return f"missing [{_letter(sheet, cell)}]"
     spread = "" if cell.deviation is None else f" ± {cell.deviation:.2f}"
-    some = len(cell.values) < cell.num_wanted
-    partly = f" ({len(cell.values)} of {cell.num_wanted} seeds)" if some else ""
+    partly = "" if cell.is_whole else f" ({len(cell.values)} of {len(cell.runs)} seeds)"
     return " ".join(part for part in (f"{cell.mean:.2f}{spread}", mark(cell)) if part) + partly
 
 
@@ -193,14 +192,13 @@ def csv_text(sheet: Sheet) -> str:
     writer.writerow(HEADER)
     about = sheet.about
     for cell in sheet.cells.values():
-        is_missing = len(cell.values) < cell.num_wanted
         writer.writerow(
             [
                 *(about["name"], about.get("scale"), about.get("protocol")),
                 *(cell.row, cell.column, sheet.unit),
                 *(cell.mean, cell.deviation, len(cell.values)),
                 *(cell.printed, cell.spread, cell.difference, cell.rank, cell.printed_rank),
-                cell.reason if is_missing else "",
+                "" if cell.is_whole else cell.reason,
                 *_pair(cell, sheet),
             ]
         )

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-PROTOCOL = "searched"
-
 
 def told(choices: Iterable[Mapping[str, Any]]) -> list[str]:
     """Write a line for each task: what was chosen for each method, and what is to be known of it.
@@ -36,18 +34,6 @@ def scores(choice: Mapping[str, Any]) -> str:
         + ("failed" if one["score"] is None else f"{100 * one['score']:.2f} %")
         for one in choice["trials"]
     )
-
-
-def notes(sheet: Mapping[str, Any]) -> list[str]:
-    """Say what a sheet's runs were trained with, where this was searched for."""
-    if sheet.get("protocol") != PROTOCOL:
-        return []
-    chosen = told(sheet["choices"]) or ["Nothing has been chosen yet."]
-    return [
-        "Protocol searched: batches of 32; learning rate and settings of each method chosen on "
-        "validation examples, with the same number of trials for all.",
-        *chosen,
-    ]
 
 
 def _one(choice: Mapping[str, Any]) -> str:
