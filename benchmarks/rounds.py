@@ -15,9 +15,10 @@ from typing import Any
 
 from subflot import RunConfig
 from subflot.experiments.batch import run_all
-from subflot.experiments.paper import tasks
-from subflot.experiments.scales import Terms
-from subflot.experiments.tuning import Choice, Tuning, subject
+from subflot.experiments.tuning import Choice, Tuning
+from subflot.paper.grids import Column, Row, tasks
+from subflot.paper.plan import Planned, subjects
+from subflot.paper.scales import Terms
 from subflot.results import RunRecord, find_run
 
 FOLDER = Path(__file__).parents[1] / "results" / "reduced"
@@ -27,7 +28,10 @@ ROW = "fedavg"
 
 def wanted(column: str) -> RunConfig | None:
     """Return the run of twice the rounds, if the data are here; its learning rate is to be set."""
-    config = subject(ROW, tasks()[column], Terms("reduced", "searched"))
+    task = tasks()[column]
+    run = Planned(Row(ROW, ROW, ROW), Column(task.name, task.title, task), None)
+    (found,) = subjects([run], Terms("reduced", "searched")).values()
+    config = found.config
     return replace(config, name=FOLDER.name, rounds=2 * config.rounds) if config else None
 
 

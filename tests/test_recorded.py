@@ -10,9 +10,9 @@ import pytest
 from subflot.cli.run import read_settings
 from subflot.cli.summary import summary_markdown
 from subflot.experiments.config import RunConfig, grid, parse
+from subflot.experiments.tuning import Tuning
 from subflot.paper.grids import Column, tasks
 from subflot.paper.scales import Terms
-from subflot.experiments.tuning import Tuning
 from subflot.paper.sheet import read_sheet
 from subflot.paper.tables import FORMATS
 from subflot.results import RunRecord, find_runs

@@ -25,10 +25,7 @@ from subflot.paper.sheet import read_sheet
 from subflot.results import METRICS, RunRecord
 
 GRIDS = [
-    name
-    for found in RESULTS.values()
-    for name, one in found.items()
-    if isinstance(one, Table) and not one.aside
+    name for found in RESULTS.values() for name, one in found.items() if isinstance(one, Table)
 ]
 SUBMODELS = ("label-skew", "feature-shift", "clients", "heterogeneity", "sparsity")
 

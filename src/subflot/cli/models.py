@@ -11,7 +11,7 @@ from subflot.channels.cost import Cost, cost, mean_cost
 from subflot.cli.show import Classes, Inputs, Json, Model, show, show_json
 from subflot.errors import SubflotError
 from subflot.models.load import load
-from subflot.paper.resources import PRINTED, PrintedCost
+from subflot.paper.resources import PRINTED, Compared, compare
 
 
 def cost_command(
@@ -29,17 +29,17 @@ def cost_command(
     channels = trace(module, example)
     one = tuple(tensor[:1] for tensor in example)
     costs = [cost(module, channels, one, rate) for rate in pruning_rates]
-    printed = None
+    compared: list[Compared] = []
     if pruning_rates == [0, 0.25, 0.5, 0.75] and not inputs and classes in (None, 10):
-        printed = PRINTED.get(model)
+        compared = list(compare(model, costs[0], mean_cost(costs))) if model in PRINTED else []
     if as_json:
         rows = [
             {"pruning_rate": rate} | _cost_fields(c)
             for rate, c in zip(pruning_rates, costs, strict=True)
         ]
         result: dict[str, Any] = {"rates": rows, "mean": _cost_fields(mean_cost(costs))}
-        if printed:
-            result["paper"] = [vars(cell) for cell in printed.compare(costs[0], mean_cost(costs))]
+        if compared:
+            result["paper"] = [vars(one) for one in compared]
         show_json(result)
         return
     table = Table("pruning rate", "parameters", "multiply-adds", "bytes", title=f"cost of {model}")
@@ -48,8 +48,8 @@ def cost_command(
     table.add_section()
     table.add_row("mean", *(f"{v:,.0f}" for v in _cost_fields(mean_cost(costs)).values()))
     show(table)
-    if printed:
-        show(_comparison(printed, costs[0], mean_cost(costs)))
+    if compared:
+        show(_comparison(compared))
 
 
 def _rates(text: str) -> list[float]:
@@ -69,9 +69,9 @@ def _cost_fields(one: Cost) -> dict[str, float]:
     }
 
 
-def _comparison(printed: PrintedCost, full: Cost, mean: Cost) -> Table:
+def _comparison(compared: Iterable[Compared]) -> Table:
     table = Table("in millions", "paper", "ours", "difference", "reason", title="paper | ours")
-    for cell in printed.compare(full, mean):
+    for cell in compared:
         table.add_row(
             f"{cell.quantity}, {cell.width}",
             f"{cell.printed / 1e6:.2f}",

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from subflot.paper.canvas import HATCHES, HERO, label, legend, panels, say_missing
+from subflot.paper.canvas import HATCHES, HERO, label, legend, panels, say_missing, spread
 from subflot.paper.sheet import Sheet
 from subflot.results import RunRecord
 
@@ -91,7 +91,7 @@ def _phases(axes: "Axes", runs: Mapping[str, Sequence[RunRecord]]) -> None:
     axes.errorbar(
         [statistics.fmean(each) for each in wall],
         names,
-        xerr=[statistics.stdev(each) if len(each) > 1 else 0.0 for each in wall],
+        xerr=[spread(each) for each in wall],
         linestyle="",
         marker="|",
         markersize=14,
@@ -111,8 +111,7 @@ def _until(axes: "Axes", runs: Mapping[str, Sequence[RunRecord]], goal: float) -
             axes.text(0.0, place, " not reached", va="center")
             continue
         mean = statistics.fmean(reached)
-        spread = statistics.stdev(reached) if len(reached) > 1 else 0.0
-        axes.barh(place, mean, xerr=spread, color="0.8", edgecolor="black", capsize=3)
+        axes.barh(place, mean, xerr=spread(reached), color="0.8", edgecolor="black", capsize=3)
         if len(reached) < len(found):
             # Seeds that never got there are slower than any that did.
             axes.text(0.0, place, f" {len(reached)} of {len(found)} seeds", va="center")

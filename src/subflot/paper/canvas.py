@@ -1,5 +1,6 @@
 """What all figures share: readable in black and white, saved as PNG and PDF."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,11 @@ def panels(count: int, *, width: float = 5.0, height: float = 4.0) -> "tuple[Fig
     for axes in grid[count:]:
         axes.set_axis_off()
     return figure, grid[:count]
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return the standard deviation over seeds, which a single one has not."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def label(axes: "Axes", title: str, x: str, y: str) -> None:

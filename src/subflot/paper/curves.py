@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from subflot.paper.canvas import Style, label, legend, panels, say_missing, styles
+from subflot.paper.canvas import Style, label, legend, panels, say_missing, spread, styles
 from subflot.paper.sheet import Cell, Sheet
 from subflot.results import RunRecord
 
@@ -119,8 +119,7 @@ def _curve(axes: "Axes", courses: Sequence[Course], style: Style, title: str) ->
     points = []
     for each in zip(*courses, strict=False):
         x, y = zip(*each, strict=True)
-        spread = statistics.stdev(y) if len(y) > 1 else 0.0
-        points.append((statistics.fmean(x), statistics.fmean(y), spread))
+        points.append((statistics.fmean(x), statistics.fmean(y), spread(y)))
     _draw(axes, points, style, title)
 
 
@@ -136,11 +135,11 @@ def _draw(
     """Draw a line through (x, y, spread)."""
     if not points:
         return
-    x, y, spread = zip(*points, strict=True)
+    x, y, errors = zip(*points, strict=True)
     axes.errorbar(
         x,
         y,
-        spread,
+        errors,
         linestyle=style.dashes,
         color=style.colour,
         marker=style.marker,

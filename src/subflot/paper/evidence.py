@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from subflot.drawing import blank
 from subflot.paper.canvas import label, panels
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ def attention(path: Path) -> "Figure":
     kinds: dict[str, str] = found["kinds"]
     images = arrays["images"]
     count = len(images)
-    figure, _ = panels(1, width=1.7 * (len(kinds) + 1), height=1.9 * count + 0.6)
-    figure.clear()
+    figure = blank(1.7 * (len(kinds) + 1), 1.9 * count + 0.6)
     grid = figure.subplots(count, len(kinds) + 1, squeeze=False)
     side = images.shape[1:3]
     for row, image in zip(grid, range(count), strict=True):

@@ -95,23 +95,23 @@ class Table(Result):
         found = grids.find(self.name)
         return found.with_rows([row for row in order.terms.rows if row in ALGORITHMS])
 
-    def plan(self, order: Order) -> list[Planned]:  # noqa: D102
+    def plan(self, order: Order) -> list[Planned]:
         grid = self.grid(order)
         order.terms.check(grid)
         return plan(grid, order.terms, order.runs)
 
-    def missing_data(self, order: Order) -> list[str]:  # noqa: D102
+    def missing_data(self, order: Order) -> list[str]:
         columns = self.grid(order).columns
         found = [at_hand(column, order.terms.of(column)).missing for column in columns]
         return [reason for reason in dict.fromkeys(found) if reason]
 
-    def make(self, order: Order) -> Path:  # noqa: D102
+    def make(self, order: Order) -> Path:
         return fill(self.grid(order), order.terms, order.out, order.runner, order.recorded)
 
-    def draw(self, path: Path, order: Order) -> list[Path]:  # noqa: D102
+    def draw(self, path: Path, order: Order) -> list[Path]:
         return tables.write_all(read_sheet(path), path)
 
-    def failures(self, path: Path, order: Order) -> list[str]:  # noqa: D102
+    def failures(self, path: Path, order: Order) -> list[str]:
         asked = read_sheet(path).part(order.terms.rows, order.terms.columns)
         expected = {NOT_RUN, *(one.reason for one in slots(self.grid(order), order.terms))}
         return [
@@ -128,7 +128,7 @@ class Figure(Table):
         super().__init__(name)
         self.drawing = drawing
 
-    def draw(self, path: Path, order: Order) -> list[Path]:  # noqa: D102
+    def draw(self, path: Path, order: Order) -> list[Path]:
         super().draw(path, order)
         asked = read_sheet(path).part(order.terms.rows, order.terms.columns)
         drawn = self.drawing(asked)
@@ -136,19 +136,16 @@ class Figure(Table):
         return save(drawn, order.out / FIGURES / path.stem)
 
 
-class Resources(Table):
-    """Counted rather than run."""
+class Resources(Result):
+    """A table that is counted rather than run."""
 
     aside = "0 runs: this table is counted"
 
-    def plan(self, order: Order) -> list[Planned]:  # noqa: D102
-        return []
-
-    def make(self, order: Order) -> Path:  # noqa: D102
+    def make(self, order: Order) -> Path:
         return _write(order.out / SHEETS / f"{self.name}.json", resources())
 
-    def failures(self, path: Path, order: Order) -> list[str]:  # noqa: D102
-        return []
+    def draw(self, path: Path, order: Order) -> list[Path]:
+        return tables.write_all(read_sheet(path), path)
 
 
 class Attention(Table):
@@ -156,7 +153,7 @@ class Attention(Table):
 
     needs_models = True
 
-    def make(self, order: Order) -> Path:  # noqa: D102
+    def make(self, order: Order) -> Path:
         sheet = super().make(order)
         found = read_sheet(sheet)
         folders = [one.folder for cell in found.cells.values() for one in found.records(cell)]
@@ -168,17 +165,17 @@ class Attention(Table):
         path = order.out / FIGURES / sheet.name
         return _write(path, attention(folders, path.with_suffix(".npz"), workers=order.workers))
 
-    def draw(self, path: Path, order: Order) -> list[Path]:  # noqa: D102
+    def draw(self, path: Path, order: Order) -> list[Path]:
         return save(evidence.attention(path), path.with_suffix(""))
 
-    def told(self, path: Path) -> list[str]:  # noqa: D102
+    def told(self, path: Path) -> list[str]:
         found = json.loads(path.read_text())
         return [
             f"similarity of {found['kinds'][kind]} to the historical model: {one['mean']:.3f}"
             for kind, one in found["similarity"].items()
         ]
 
-    def failures(self, path: Path, order: Order) -> list[str]:  # noqa: D102
+    def failures(self, path: Path, order: Order) -> list[str]:
         return []
 
 
@@ -187,7 +184,7 @@ class Convergence(Result):
 
     aside = "1 run of minutes at most, on the bundled digits"
 
-    def make(self, order: Order) -> Path:  # noqa: D102
+    def make(self, order: Order) -> Path:
         scale, name = order.terms.scale, f"{self.name}-{order.terms.scale}.json"
         path = order.out / FIGURES / name
         if order.runner:
@@ -198,10 +195,10 @@ class Convergence(Result):
             raise SubflotError(f"there is no {path}", hint="leave out --no-run")
         return path
 
-    def draw(self, path: Path, order: Order) -> list[Path]:  # noqa: D102
+    def draw(self, path: Path, order: Order) -> list[Path]:
         return save(evidence.convergence(path), order.out / FIGURES / path.stem)
 
-    def told(self, path: Path) -> list[str]:  # noqa: D102
+    def told(self, path: Path) -> list[str]:
         found = json.loads(path.read_text())
         where = "below" if found["is_below"] else "NOT below"
         return [
