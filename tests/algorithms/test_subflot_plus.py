@@ -7,7 +7,7 @@ import pytest
 import torch
 from federations import CLIENTS, final_state, run_rounds, tiny_task
 from hand_made import EXAMPLES, RATES, ROWS, TURN, assert_same, at_work, model_at, task
-from tolerances import DOUBLE
+from tolerances import DOUBLE, EXACT
 from torch.testing import assert_close
 
 from subflot.algorithms import make
@@ -204,6 +204,15 @@ def test_where_labels_differ_nothing_is_scaled_and_the_global_classifier_is_trai
             expected = part[name] if is_head else (part[name] + own[name]) / 2
             assert_close(tensor, expected, **DOUBLE)
         assert sent.extras[KEEPS_HEAD]
+
+
+@pytest.mark.parametrize(("labels", "share"), [("alike", 0.5), ("differ", 1.0)])
+def test_alpha_is_all_of_the_global_model_where_labels_differ(labels: str, share: float) -> None:
+    usual, given = (
+        make("subflot-plus", labels=labels, **settings).download(task(), at_work(), ROWS[1], TURN)
+        for settings in ({}, {"global_share": share})
+    )
+    assert_same(usual.weights, given.weights, **EXACT)
 
 
 def test_a_kept_head_is_used_on_what_comes_next() -> None:

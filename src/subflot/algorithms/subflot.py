@@ -166,6 +166,11 @@ class SubFLOT(Algorithm):
         """Return what a client last uploaded, in the scale of the full model."""
         return state.history.get(client.id)
 
+    @property
+    def _follows_agreement(self) -> bool:
+        """Whether alpha depends on how far the clients' updates agree."""
+        return self.global_share == "auto"
+
     def _global_share(self, state: State) -> float:
         if self.global_share != "auto":
             return self.global_share
@@ -223,7 +228,7 @@ class SubFLOT(Algorithm):
 
     def watched(self, task: Task, state: State, placed: Upload) -> Upload:
         """Note how far a placed upload went, if alpha depends on how far uploads agree."""
-        if self.global_share != "auto":
+        if not self._follows_agreement:
             return placed
         before = take(state.weights, task.channels, placed.kept)
         length = squared_length(placed.weights, before, task.parameters)
@@ -241,7 +246,7 @@ class SubFLOT(Algorithm):
 
         weights = owner_average(state.weights, task.channels, watched())
         extras = dict(state.extras)
-        if examples and self.global_share == "auto":
+        if examples and self._follows_agreement:
             total = sum(n * length for n, length in zip(examples, lengths, strict=True))
             left = squared_length(weights, state.weights, task.parameters)
             disagreement = 1 - left * sum(examples) / total if total else 0.5

@@ -9,10 +9,10 @@ Transport". What departs from it, each a setting:
   doubled (`rematch`); in between a client keeps its channels.
 - A layer whose inputs are cut keeps its scale (`scale`, `subflot.channels.scale`).
 - The penalty is light (`penalty_weight`): it was meant for steps a hundred times shorter.
-- Where labels differ from client to client (`labels`), a classifier of one's own is worth more than
-  anything else: clients train the global classifier, and keep what they trained of it for what they
-  receive next. Layers are not scaled then: scale takes weight from the narrow models' channels,
-  which all clients train, and gives it to those of the few wide ones.
+- Where labels differ from client to client (`labels`), features are shared and classifiers are
+  not: clients train the global model (alpha is 1), and keep what they trained of its classifier for
+  what they receive next. Layers are not scaled then: scale takes weight from the narrow models'
+  channels, which all clients train, and gives it to those of the few wide ones.
 """
 
 import math
@@ -60,6 +60,7 @@ class SubFLOTPlus(SubFLOTPartial):
     """One-to-one plans, kept scale, a light penalty, and a classifier of one's own where it pays.
 
     Attributes:
+        global_share: alpha; with `auto` 0.5 where labels are alike, and 1 where they differ.
         merge: `extraction` to return along the plan of the extraction, `transport` or `position`.
         rematch: whether channels are matched in every round (`always`), or when the number of
             rounds has doubled since the client last took part (`doubling`).
@@ -75,9 +76,10 @@ class SubFLOTPlus(SubFLOTPartial):
     version: ClassVar[int] = 2
     tuned: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "penalty_weight": (0.01, 0.1),
-        "global_share": (0.5, 1.0),
+        "global_share": ("auto", 0.75),
     }
 
+    global_share: float | Literal["auto"] = "auto"
     penalty_weight: float | Literal["auto"] = 0.01
     merge: Literal["transport", "position", "extraction"] = "extraction"  # type: ignore[assignment]
     rematch: Literal["always", "doubling"] = "doubling"
@@ -110,9 +112,11 @@ class SubFLOTPlus(SubFLOTPartial):
             kept = extracted_from(alignment)
         else:
             part = take(state.weights, task.channels, kept)
-        share = 1.0 if self.extract == "slice" else self._global_share(state)
-        anchor = fuse(part, own, share)
         differ = self._labels_differ(state, turn.round)
+        share: float = (
+            (1.0 if differ else 0.5) if self.global_share == "auto" else self.global_share
+        )
+        anchor = fuse(part, own, 1.0 if self.extract == "slice" else share)
         if differ:
             anchor |= {name: part[name] for name in head_of(task.channels)}
         sent = self.offer(
@@ -125,6 +129,10 @@ class SubFLOTPlus(SubFLOTPartial):
     def scaled(self, task: Task, state: State, weights: Weights, turn: Turn) -> Weights:
         is_scaled = self._is_scaled(state, turn.round)
         return keep_scale(weights, task.channels) if is_scaled else weights
+
+    @property
+    def _follows_agreement(self) -> bool:
+        return False
 
     def _places(self, task: Task, state: State, client: Client, turn: Turn) -> Channels | None:
         """Return the channels that a client goes on with; None if they are to be matched anew."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from subflot.algorithms import ALGORITHMS, Algorithm, make
 from subflot.data.partition import PARTITIONS
@@ -115,12 +115,11 @@ class RunConfig:
                 known = [*own, *(name for part in PARTS for name in offered[part])]
                 raise UnknownName("setting", key, known, "subflot run --help")
             for part in takers:
-                # Of a method, a number may have a word for a value, such as `auto`.
-                is_word = part == "algorithm" and isinstance(settings[key], str)
-                is_open = is_word and isinstance(offered[part][key], float)
-                found[part][key] = _typed(
-                    key, settings[key], None if is_open else offered[part][key]
-                )
+                default = offered[part][key]
+                if part == "algorithm" and _has_words(ALGORITHMS[config.algorithm], key):
+                    # Given a word, `make` checks it; a number is of the number's type.
+                    default = None if isinstance(settings[key], str) else 0.0
+                found[part][key] = _typed(key, settings[key], default)
         parts: dict[str, Any] = {f"{part}_settings": found[part] for part in PARTS}
         config = replace(config, **parts)
         config._check()
@@ -283,6 +282,12 @@ def parse(pairs: Iterable[str]) -> dict[str, Any]:
 
 def _defaults(kind: type) -> dict[str, Any]:
     return {f.name: f.default for f in fields(kind)}
+
+
+def _has_words(kind: type, key: str) -> bool:
+    """Whether a setting of a method is a number that has words for some values, such as `auto`."""
+    kinds = get_args(get_type_hints(kind)[key])
+    return float in kinds and any(get_origin(one) is Literal for one in kinds)
 
 
 def _typed(key: str, value: Any, default: Any) -> Any:
