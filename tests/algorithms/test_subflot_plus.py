@@ -41,7 +41,7 @@ def test_a_client_that_changes_nothing_changes_nothing() -> None:
 def test_a_kept_scale_multiplies_each_layer_by_the_inputs_that_it_lost() -> None:
     state = at_work()
     plain, scaled = (
-        make("subflot-plus", scale=scale, global_share=1.0, extract="prefix", labels="alike")
+        make("subflot-plus", scale=scale, global_share=1.0, extract="prefix", label_skew="none")
         .download(task(), replace(state, history={}), ROWS[2], TURN)
         .weights
         for scale in (False, True)
@@ -177,12 +177,12 @@ def test_few_examples_of_the_same_classes_do_not_count_as_different() -> None:
 def test_a_client_says_its_shares_in_the_first_round_and_only_if_asked() -> None:
     state, client = at_work(), ROWS[1]
     examples = Examples(torch.randn(4, 3, dtype=torch.float64), torch.tensor([0, 1, 1, 1]))
-    for labels, turn, expected in (
+    for label_skew, turn, expected in (
         ("auto", FIRST, [0.25, 0.75]),
         ("auto", TURN, None),
-        ("differ", FIRST, None),
+        ("strong", FIRST, None),
     ):
-        method = make("subflot-plus", labels=labels)
+        method = make("subflot-plus", label_skew=label_skew)
         sent = method.download(task(), state, client, turn)
         upload, _ = method.train(task(), sent, ClientContext(client, examples, {}, turn))
         said = upload.extras.get(LABELS)
@@ -206,17 +206,21 @@ def test_where_labels_differ_nothing_is_scaled_and_the_global_classifier_is_trai
         assert sent.extras[KEEPS_HEAD]
 
 
-@pytest.mark.parametrize(("labels", "share"), [("alike", 0.5), ("differ", 1.0)])
-def test_alpha_is_all_of_the_global_model_where_labels_differ(labels: str, share: float) -> None:
+@pytest.mark.parametrize(("label_skew", "share"), [("none", 0.5), ("strong", 1.0)])
+def test_alpha_is_all_of_the_global_model_where_labels_differ(
+    label_skew: str, share: float
+) -> None:
     usual, given = (
-        make("subflot-plus", labels=labels, **settings).download(task(), at_work(), ROWS[1], TURN)
+        make("subflot-plus", label_skew=label_skew, **settings).download(
+            task(), at_work(), ROWS[1], TURN
+        )
         for settings in ({}, {"global_share": share})
     )
     assert_same(usual.weights, given.weights, **EXACT)
 
 
 def test_a_kept_head_is_used_on_what_comes_next() -> None:
-    method, client, state = make("subflot-plus", labels="differ"), ROWS[1], at_work()
+    method, client, state = make("subflot-plus", label_skew="strong"), ROWS[1], at_work()
     sent = method.download(task(), state, client, TURN)
     examples = Examples(torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 1] * 3))
     context = ClientContext(client, examples, {}, TURN)
@@ -230,7 +234,7 @@ def test_a_kept_head_is_used_on_what_comes_next() -> None:
         assert torch.equal(used[name], expected), name
     narrower = method.download(task(), state, ROWS[2], TURN)
     assert method.extracted(task(), narrower, replace(context, memory=memory)) == narrower.weights
-    alike = make("subflot-plus", labels="alike").download(task(), state, client, TURN)
+    alike = make("subflot-plus", label_skew="none").download(task(), state, client, TURN)
     assert method.extracted(task(), alike, replace(context, memory=memory)) == alike.weights
     assert method.train(task(), alike, context)[1] == {}
 

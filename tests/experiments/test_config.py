@@ -15,7 +15,15 @@ from subflot.algorithms.subflot import SubFLOT
 from subflot.data.partition import PARTITIONS
 from subflot.data.sets import SETS
 from subflot.errors import SubflotError, UnknownName
-from subflot.experiments.config import PARTS, RunConfig, config_of, grid, parse, read_config
+from subflot.experiments.config import (
+    PARTS,
+    RunConfig,
+    config_of,
+    grid,
+    model_settings,
+    parse,
+    read_config,
+)
 from subflot.models import MODELS
 from subflot.task import LocalTraining
 
@@ -334,3 +342,13 @@ def test_an_unknown_name_is_an_error_of_its_own_kind() -> None:
     with pytest.raises(UnknownName):
         RunConfig.of(algorithm="nothing")
     assert set(PARTS) == {"algorithm", "partition", "data", "model"}
+
+
+def test_no_setting_of_a_method_is_called_like_one_of_the_run_the_data_or_the_model() -> None:
+    """In a file of runs settings stand side by side; each must be somebody's alone."""
+    others = {field.name for field in fields(RunConfig)}
+    others |= {key for partition in PARTITIONS.values() for key in partition.settings}
+    others |= {field.name for source in SETS.values() for field in fields(source.settings)}
+    others |= {key for network in MODELS.values() for key in model_settings(network.build)}
+    for name, kind in ALGORITHMS.items():
+        assert not others & {field.name for field in fields(kind)}, name  # type: ignore[arg-type]

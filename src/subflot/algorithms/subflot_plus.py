@@ -9,7 +9,7 @@ Transport". What departs from it, each a setting:
   doubled (`rematch`); in between a client keeps its channels.
 - A layer whose inputs are cut keeps its scale (`scale`, `subflot.channels.scale`).
 - The penalty is light (`penalty_weight`): it was meant for steps a hundred times shorter.
-- Where labels differ from client to client (`labels`), features are shared and classifiers are
+- Where labels differ from client to client (`label_skew`), features are shared and classifiers are
   not: clients train the global model (alpha is 1), and keep what they trained of its classifier for
   what they receive next. Layers are not scaled then: scale takes weight from the narrow models'
   channels, which all clients train, and gives it to those of the few wide ones.
@@ -66,8 +66,8 @@ class SubFLOTPlus(SubFLOTPartial):
             rounds has doubled since the client last took part (`doubling`).
         scale: whether a layer whose inputs are cut is multiplied by what it lost, on the client;
             the server keeps all models in the scale of the full one.
-        labels: whether clients' labels are `alike` or `differ`. With `auto` clients say in the
-            first round which share of their examples each class has, and the server decides.
+        label_skew: whether clients' labels differ, `strong` or `none`. With `auto` clients say in
+            the first round which share of their examples each class has, and the server decides.
         places: where a client without a history begins: with the `first` channels, which all
             clients share, or `spread` evenly, so that every channel has about as many owners.
     """
@@ -84,7 +84,7 @@ class SubFLOTPlus(SubFLOTPartial):
     merge: Literal["transport", "position", "extraction"] = "extraction"  # type: ignore[assignment]
     rematch: Literal["always", "doubling"] = "doubling"
     scale: bool = True
-    labels: Literal["alike", "differ", "auto"] = "auto"
+    label_skew: Literal["none", "strong", "auto"] = "auto"
     places: Literal["first", "spread"] = "first"
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class SubFLOTPlus(SubFLOTPartial):
         sent = self.offer(
             task, state, anchor, kept if self.merge == "extraction" else None, metrics=moved
         )
-        keeps_head = differ or (self.labels == "auto" and turn.round == FIRST_ROUND)
+        keeps_head = differ or (self.label_skew == "auto" and turn.round == FIRST_ROUND)
         extras = {**sent.extras, KEEPS_HEAD: torch.tensor(keeps_head)}
         return replace(sent, weights=self.scaled(task, state, anchor, turn), extras=extras)
 
@@ -164,8 +164,8 @@ class SubFLOTPlus(SubFLOTPartial):
 
     def _labels_differ(self, state: State, round: int) -> bool:
         """Say whether labels counted as different in a round."""
-        if self.labels != "auto":
-            return self.labels == "differ"
+        if self.label_skew != "auto":
+            return self.label_skew == "strong"
         return round > FIRST_ROUND and bool(state.extras["labels_differ"])
 
     # ----- on the client
@@ -174,7 +174,7 @@ class SubFLOTPlus(SubFLOTPartial):
         self, task: Task, download: Download, context: ClientContext
     ) -> tuple[Upload, Memory]:
         upload, _ = super().train(task, download, context)
-        if self.labels == "auto" and context.turn.round == FIRST_ROUND:
+        if self.label_skew == "auto" and context.turn.round == FIRST_ROUND:
             claim = shares_of_classes(task, context.examples.labels)
             upload = replace(upload, extras={} if claim is None else {LABELS: claim})
         if not download.extras[KEEPS_HEAD]:
@@ -199,7 +199,7 @@ class SubFLOTPlus(SubFLOTPartial):
         return super().place(task, state, client, upload, turn)
 
     def aggregate(self, task: Task, state: State, arrivals: Iterable[Arrival], turn: Turn) -> State:
-        if self.labels != "auto" or turn.round != FIRST_ROUND:
+        if self.label_skew != "auto" or turn.round != FIRST_ROUND:
             return super().aggregate(task, state, arrivals, turn)
         claims: list[tuple[int, Tensor]] = []
 

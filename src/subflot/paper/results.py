@@ -229,6 +229,7 @@ RESULTS: Mapping[str, Mapping[str, Result]] = {
             Table("proxy"),
             Table("personalised"),
             Table("further"),
+            Table("ladder"),
         ),
         "figure": (
             Attention("attention"),
