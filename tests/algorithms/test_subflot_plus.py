@@ -1,6 +1,7 @@
 """SubFLOT as we recommend it: what each of its settings does."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from subflot.algorithms.base import Arrival, Client, ClientContext, Place, State
 from subflot.algorithms.subflot_plus import KEEPS_HEAD, LABELS, distance_of_labels, head_of
 from subflot.channels import take
 from subflot.channels.keep import prefix
-from subflot.channels.scale import keep_scale
+from subflot.channels.scale import keep_scale, undo_scale
 from subflot.data.federated import Examples
 from subflot.errors import SubflotError
+from subflot.weights import Weights
 
 FIRST = Turn(1, 5, 0)
 
@@ -241,3 +243,68 @@ def test_a_kept_head_is_used_on_what_comes_next() -> None:
 
 def test_the_head_is_what_makes_the_outputs() -> None:
     assert head_of(task().channels) == {"4.weight", "4.bias"}
+
+
+# ----- models that clients bring along
+
+
+def reordered(weights: Weights, seed: int = 3) -> Weights:
+    """The same model with its hidden channels in another order."""
+    draw = torch.Generator().manual_seed(seed)
+    sizes = task().channels.sizes_of(weights)
+    order = {s: torch.randperm(sizes[s], generator=draw) for s in task().channels.prunable}
+    return take(weights, task().channels.resized(sizes), order)
+
+
+def adopted(models: dict[int, Weights], **settings: Any) -> State:
+    method, start = make("subflot-plus", **settings), at_work(())
+    places = {client: Place(0) for client in models}
+    return method.adopt(task(), replace(start, history=models, places=places), ROWS)
+
+
+@pytest.mark.parametrize("narrow", [1, 2])
+def test_a_part_that_comes_in_another_order_is_put_back_into_its_place(narrow: int) -> None:
+    wide, client = model_at(0.0, 5), ROWS[narrow]
+    part = task().narrow(wide, client.pruning_rate)
+    own = reordered(keep_scale(part, task().channels))
+    state = adopted({0: wide, client.id: own})
+    assert_same(state.weights, wide, **DOUBLE)
+    sent = make("subflot-plus").download(task(), state, client, Turn(1, 5, 0))
+    assert {s: i.tolist() for s, i in sent.kept.items()} == {
+        s: list(range(n)) for s, n in task().channels.kept_sizes(client.pruning_rate).items()
+    }
+    assert_same(undo_scale(sent.weights, task().channels), part, **DOUBLE)
+
+
+def test_by_position_a_model_in_another_order_is_mixed_as_it_comes() -> None:
+    wide, client = model_at(0.0, 5), ROWS[1]
+    own = reordered(keep_scale(task().narrow(wide, 0.5), task().channels))
+    state = adopted({0: wide, 1: own}, extract="prefix")
+    sent = make("subflot-plus", extract="prefix").download(task(), state, client, Turn(1, 5, 0))
+    part = keep_scale(task().narrow(wide, 0.5), task().channels)
+    for name, tensor in sent.weights.items():
+        assert_close(tensor, (part[name] + own[name]) / 2, **DOUBLE)
+
+
+def test_a_model_that_the_widest_holds_copies_of_keeps_its_function() -> None:
+    """Of two copies of each channel the first half holds one: a client gets its own model back."""
+    own, sizes = model_at(0.5, 9), task().channels.kept_sizes(0.5)
+    doubled = {s: torch.arange(n).repeat(2) for s, n in sizes.items()}
+    wide = take(undo_scale(own, task().channels), task().channels.resized(sizes), doubled)
+    state = adopted({0: wide, 1: reordered(own)})
+    sent = make("subflot-plus").download(task(), state, ROWS[1], Turn(1, 5, 0)).weights
+    inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    with task().lend(own) as model:
+        expected = model(inputs)
+    for weights in (sent, state.weights):
+        with task().lend(weights) as model:
+            assert_close(model(inputs), expected, **DOUBLE)
+
+
+def test_without_the_widest_there_is_a_model_to_start_from() -> None:
+    """What nobody brings is as the model of the task was drawn."""
+    own = model_at(0.75, 4)
+    state, start = adopted({2: own}), at_work(())
+    part = task().narrow(state.weights, 0.75)
+    assert_same(keep_scale(part, task().channels), own, **DOUBLE)
+    assert_close(state.weights["0.weight"][2:], start.weights["0.weight"][2:], **DOUBLE)

@@ -159,6 +159,8 @@ class Algorithm(ABC):
     """What a table says beside its numbers, such as that the method had to be reconstructed."""
     keeps_history: ClassVar[bool] = False
     """Whether the server keeps each client's last upload."""
+    takes_models: ClassVar[bool] = False
+    """Whether clients may bring models of their own; those stand as their history, of round 0."""
     has_global: ClassVar[bool] = True
     """Whether `State.weights` is a model worth measuring."""
     needs_transport: ClassVar[bool] = False
@@ -173,6 +175,16 @@ class Algorithm(ABC):
     @abstractmethod
     def start(self, task: Task, clients: Sequence[Client], turn: Turn) -> State:
         """Return the server's state before the first round."""
+
+    def adopt(self, task: Task, state: State, clients: Sequence[Client]) -> State:
+        """Return the state to start from when some clients brought models of their own.
+
+        Args:
+            task: the model.
+            state: what `start` returned, with the models as history.
+            clients: who there is in the first round.
+        """
+        return state
 
     def invite(
         self, task: Task, state: State, clients: Sequence[Client], count: int, turn: Turn

@@ -51,7 +51,7 @@ def fault_of(task: Task, download: Download, upload: Upload, largest: float = 1.
         sent = download.weights[name]
         if tensor.dtype != sent.dtype:
             return f"tensor `{name}` is {tensor.dtype}, and {sent.dtype} was sent"
-        shape = _shape(sent, task.channels.axes[name], sizes) if is_named else tuple(sent.shape)
+        shape = shape_at(sent, task.channels.axes[name], sizes) if is_named else tuple(sent.shape)
         if tuple(tensor.shape) != shape:
             return f"tensor `{name}` has shape {tuple(tensor.shape)}, expected {shape}"
     for name, tensor in (*upload.weights.items(), *upload.extras.items()):
@@ -80,7 +80,7 @@ def _fault_of_kept(channels: ChannelMap, kept: Channels) -> str:
     return ""
 
 
-def _shape(
+def shape_at(
     sent: Tensor, axes: tuple[Segments | None, ...], sizes: Mapping[str, int]
 ) -> tuple[int, ...]:
     """Return the shape that a tensor has when spaces have these sizes."""

@@ -68,8 +68,9 @@ class SubFLOTPlus(SubFLOTPartial):
             the server keeps all models in the scale of the full one.
         label_skew: whether clients' labels differ, `strong` or `none`. With `auto` clients say in
             the first round which share of their examples each class has, and the server decides.
-        places: where a client without a history begins: with the `first` channels, which all
-            clients share, or `spread` evenly, so that every channel has about as many owners.
+        places: where a client begins that has no history, or brings a model of its own: with the
+            `first` channels, which all clients share, or `spread` evenly, so that every channel
+            has about as many owners.
     """
 
     name: ClassVar[str] = "subflot-plus"
@@ -134,11 +135,19 @@ class SubFLOTPlus(SubFLOTPartial):
     def _follows_agreement(self) -> bool:
         return False
 
+    def reference(self, task: Task, state: State, client: Client, turn: Turn) -> Weights:
+        own = super().reference(task, state, client, turn)
+        if self.extract != "transport" or not is_brought(state, client):
+            return own
+        # In the order of the first channels, which it shares with all others from now on.
+        first = take(state.weights, task.channels, self.first_channels(task, client))
+        return self.align(task, own, first).weights
+
     def _places(self, task: Task, state: State, client: Client, turn: Turn) -> Channels | None:
         """Return the channels that a client goes on with; None if they are to be matched anew."""
         if self.proxy != "history" or self.rematch == "always":
             return None
-        if client.id not in state.history:
+        if client.id not in state.history or is_brought(state, client):
             return self.first_channels(task, client)
         place = state.places.get(client.id)
         if place is None or place.round.bit_length() != turn.round.bit_length():
@@ -257,6 +266,12 @@ def _is_fair(claim: Tensor, task: Task) -> bool:
     """Whether these can be shares of the classes."""
     is_shaped = claim.shape == (_num_classes(task),) and claim.dtype == torch.float64
     return is_shaped and bool((claim >= 0).all()) and abs(float(claim.sum()) - 1) < 1e-6
+
+
+def is_brought(state: State, client: Client) -> bool:
+    """Say whether what stands for a client is a model that it brought along."""
+    place = state.places.get(client.id)
+    return place is not None and place.round == 0
 
 
 def extracted_from(alignment: Alignment) -> Channels:

@@ -4,13 +4,14 @@ begun.json                     of the method, the task, the data and the clients
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from subflot.algorithms.base import Algorithm, Client
 from subflot.data.federated import FederatedData
@@ -18,6 +19,7 @@ from subflot.errors import SubflotError
 from subflot.results import BEGUN
 from subflot.task import Task, shapes
 from subflot.texts import write_text
+from subflot.weights import Weights
 
 MOST_BYTES = 2**30
 """Of inputs that take more, evenly spaced examples tell the data apart."""
@@ -31,6 +33,7 @@ def begun_with(
     *,
     per_round: int | None,
     seed: int,
+    models: Mapping[int, Weights] | None = None,
 ) -> dict[str, str]:
     """Describe what a run is made of, each part in words that can be compared.
 
@@ -44,6 +47,7 @@ def begun_with(
         clients: who there is in the first round.
         per_round: clients that take part in a round.
         seed: of all that is drawn.
+        models: what clients bring; None says nothing of them.
     """
     settings: dict[str, Any] = asdict(algorithm) if is_dataclass(algorithm) else {}
     loss = getattr(task.loss, "__qualname__", type(task.loss).__name__)
@@ -59,6 +63,8 @@ def begun_with(
         "per_round": per_round,
         "seed": seed,
     }
+    if models is not None:
+        found["models"] = f"{len(models)} {_digest_of(models)}" if models else "none"
     return {name: str(value) for name, value in found.items()}
 
 
@@ -104,6 +110,16 @@ def _fingerprint(data: FederatedData) -> str:
         for part in (shares.train, shares.validation, shares.test):
             seen.update(f"{len(part)}".encode())
             seen.update(np.ascontiguousarray(part, dtype=np.int64).data)
+    return seen.hexdigest()[:10]
+
+
+def _digest_of(models: Mapping[int, Weights]) -> str:
+    seen = sha256()
+    for client in sorted(models):
+        for name, tensor in sorted(models[client].items()):
+            seen.update(f"{client} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            seen.update(flat.view(torch.uint8).numpy().data)
     return seen.hexdigest()[:10]
 
 

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from subflot.simulation.begun import begun_with, claim
 from subflot.simulation.crew import Crew
 from subflot.simulation.federation import Federation
 from subflot.simulation.fit import check_fit
+from subflot.simulation.models import check_models
 from subflot.simulation.record import metrics_line, timing_line
 from subflot.simulation.roster import Roster
 from subflot.simulation.server import Report, Server
@@ -30,6 +31,7 @@ from subflot.task import Task
 from subflot.threads import one_thread
 from subflot.training import Measurement
 from subflot.transport.warm import warm_up
+from subflot.weights import Weights
 
 DIVERGED = "training may have diverged; a lower learning_rate or max_norm=1 often helps"
 SILENT = "look at the clients' own logs, or give them more time"
@@ -95,6 +97,7 @@ def simulate(
     workers: int | None = None,
     evaluate_every: int = 1,
     min_uploads: int = 1,
+    models: Mapping[int, Weights] | None = None,
 ) -> Iterator[Round]:
     """Run rounds, and yield each one when it is saved.
 
@@ -116,6 +119,8 @@ def simulate(
         workers: processes, of one thread each; None: one per core.
         evaluate_every: models are measured in every round that this divides, and in the last.
         min_uploads: a round with fewer good uploads is an error.
+        models: client -> weights of a model of its own that it brings, of any width. The run begins
+            with them; one that goes on needs them no more.
     """
     if workers is not None and workers < 1:
         raise SubflotError(f"workers is {workers}", hint="at least 1")
@@ -125,7 +130,9 @@ def simulate(
             f"the algorithm is {method!r}", hint='give its name, or make("subflot", ...)'
         )
     check_fit(task, data, clients, per_round)
-    federation = Federation(method, method.prepare(task), data, _place(folder))
+    prepared = method.prepare(task)
+    check_models(method, prepared, models or {}, data.num_clients)
+    federation = Federation(method, prepared, data, _place(folder))
     if folder is None:
         weakref.finalize(federation.store, _remove, federation.store.folder, os.getpid())
     yield from run_rounds(
@@ -138,6 +145,7 @@ def simulate(
         evaluate_every=evaluate_every,
         min_uploads=min_uploads,
         num_clients=data.num_clients,
+        models=models,
     )
 
 
@@ -152,6 +160,7 @@ def run_rounds(
     evaluate_every: int = 1,
     min_uploads: int = 1,
     num_clients: int | None = None,
+    models: Mapping[int, Weights] | None = None,
 ) -> Iterator[Round]:
     """Run the rounds that are left on a server's folder, and yield each one when it is saved.
 
@@ -165,6 +174,7 @@ def run_rounds(
         evaluate_every: models are measured in every round that this divides, and in the last.
         min_uploads: a round with fewer good uploads is an error.
         num_clients: how many can take part; None if nobody knows.
+        models: what clients bring when the run begins.
     """
     for name, value in (("rounds", rounds), ("per_round", per_round)):
         if value is not None and value < 1:
@@ -173,7 +183,7 @@ def run_rounds(
         loop = _Loop(
             server, roster, rounds, per_round, seed, evaluate_every, min_uploads, num_clients
         )
-        now = loop.begin()
+        now = loop.begin(models)
         if now.round >= rounds:
             return
         if server.algorithm.needs_transport:
@@ -201,9 +211,10 @@ class _Loop:
     min_uploads: int
     num_clients: int | None
 
-    def begin(self) -> Manifest:
+    def begin(self, models: Mapping[int, Weights] | None = None) -> Manifest:
         """Return the last round that was saved; round 0 is the start."""
         store = self.server.store
+        is_new = store.manifest() is None
         if isinstance(self.server, Federation):  # Nobody else knows the data.
             begun = begun_with(
                 self.server.algorithm,
@@ -212,15 +223,23 @@ class _Loop:
                 self.clients(1),
                 per_round=self.per_round,
                 seed=self.seed,
+                models=(models or {}) if is_new else models,
             )
-            claim(store.folder, begun, is_new=store.manifest() is None)
+            claim(store.folder, begun, is_new=is_new)
         now = store.open()
         if now is None:
-            turn = Turn(0, self.rounds, self.seed)
-            now = Manifest(0)
-            store.write(now, self.server.algorithm.start(self._task, self.clients(1), turn))
-            now = store.commit(now, {})
+            now = self._start(models or {})
         return now
+
+    def _start(self, models: Mapping[int, Weights]) -> Manifest:
+        algorithm, store, clients = self.server.algorithm, self.server.store, self.clients(1)
+        turn = Turn(0, self.rounds, self.seed)
+        state = algorithm.start(self._task, clients, turn)
+        now = Manifest(0, {str(id): store.keep("history", id, 0, models[id]) for id in models})
+        if models:
+            state = algorithm.adopt(self._task, store.with_clients(state, now), clients)
+        store.write(now, state)
+        return store.commit(now, {})
 
     @property
     def _task(self) -> Task:

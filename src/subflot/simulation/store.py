@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -118,9 +118,12 @@ class Store:
     def state(self, manifest: Manifest) -> State:
         """Read the server's state after the manifest's round."""
         parts = joined(_read(self.folder / manifest.state))
+        return self.with_clients(State(parts.get("weights", {}), parts.get("extras", {})), manifest)
+
+    def with_clients(self, state: State, manifest: Manifest) -> State:
+        """Add what is kept of each client."""
         files = self.folder, manifest.history
-        weights, extras = parts.get("weights", {}), parts.get("extras", {})
-        return State(weights, extras, History(*files), Places(*files))
+        return replace(state, history=History(*files), places=Places(*files))
 
     def memory(self, manifest: Manifest, client: int) -> Memory:
         """Read what a client remembers; nothing if it never took part."""
