@@ -18,11 +18,17 @@ from subflot.channels.space import ChannelMap
 from subflot.weights import Weights
 
 
-def keep_scale(part: Weights, channels: ChannelMap) -> dict[str, Tensor]:
+def keep_scale(part: Weights, channels: ChannelMap, power: float = 1.0) -> dict[str, Tensor]:
     """Multiply a narrower model's weights by n/k along each input axis that keeps k of n channels.
 
     The map says which axes: those whose scale matters (`ChannelMap.scaled`). A model of full width
     comes back as it is.
+
+    Args:
+        part: the narrower model.
+        channels: the map of the full one.
+        power: of n/k; 0.5 for weights as they are drawn, which differ in sign and so add up with
+            the root of their number.
 
     Example:
         >>> from subflot.channels.space import Segment
@@ -34,7 +40,7 @@ def keep_scale(part: Weights, channels: ChannelMap) -> dict[str, Tensor]:
     result = dict(part)
     for name, axis, factor in _factors(part, channels):
         shape = [-1 if place == axis else 1 for place in range(part[name].ndim)]
-        result[name] = result[name] * factor.to(result[name]).view(shape)
+        result[name] = result[name] * (factor**power).to(result[name]).view(shape)
     return result
 
 

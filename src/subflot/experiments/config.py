@@ -14,9 +14,11 @@ from subflot.algorithms import ALGORITHMS, Algorithm, make
 from subflot.data.partition import PARTITIONS
 from subflot.data.sets import find as find_set
 from subflot.errors import SubflotError, UnknownName
+from subflot.experiments.own import Folder, check_own
 from subflot.models import find as find_model
 from subflot.models.load import digest
 from subflot.results import CONFIG, RunRecord
+from subflot.simulation.models import check_taken
 from subflot.task import LocalTraining
 from subflot.texts import check_writable, toml_value
 
@@ -56,6 +58,11 @@ class RunConfig:
         measure_on: `test`, or `validation` for choosing settings.
         evaluate_every: models are measured in every round that this divides, and in the last.
         proxy_share: of all training examples, held by the server; for methods that need some.
+        models: a folder with models that clients bring, in files called ID.safetensors.
+        models_digest: of the content of those files.
+        own_epochs: instead, clients first train a model of their own, alone, for so many epochs.
+        owner_share: of all clients, those that do.
+        own_round: the round in which clients with a model of their own join.
         device: where models are trained.
     """
 
@@ -86,6 +93,11 @@ class RunConfig:
     measure_on: str = "test"
     evaluate_every: int = 1
     proxy_share: float = 0.02
+    models: str = ""
+    models_digest: str = ""
+    own_epochs: int = 0
+    owner_share: float = 1.0
+    own_round: int = 1
     device: str = "cpu"
     algorithm_settings: Mapping[str, Any] = field(default_factory=dict)
     partition_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -107,6 +119,8 @@ class RunConfig:
         config = cls(**given)
         if ":" in config.model and not config.model_digest:
             config = replace(config, model_digest=digest(config.model))
+        if config.models and not config.models_digest:
+            config = replace(config, models_digest=Folder(config.models).digest())
         offered = {part: config._offers(part) for part in PARTS}
         found: dict[str, dict[str, Any]] = {part: dict(offered[part]) for part in PARTS}
         for key in settings.keys() - own.keys():
@@ -152,6 +166,8 @@ class RunConfig:
             ("evaluate_every", 1),
             ("redraw_every", 0),
             ("max_examples", 0),
+            ("own_epochs", 0),
+            ("own_round", 1),
         ):
             if getattr(self, key) < least:
                 raise SubflotError(f"{key} is {getattr(self, key)}", hint=f"at least {least}")
@@ -167,6 +183,14 @@ class RunConfig:
             raise SubflotError(
                 "there are no validation examples to measure on", hint="set validation_share=0.2"
             )
+        check_own(self.models, self.own_epochs, self.owner_share, self.own_round)
+        if self.has_own:
+            check_taken(self.method)
+
+    @property
+    def has_own(self) -> bool:
+        """Whether some clients bring a model of their own."""
+        return bool(self.models or self.own_epochs)
 
     @property
     def method(self) -> Algorithm:
@@ -184,6 +208,8 @@ class RunConfig:
         parts = [nested.pop(f"{part}_settings") for part in PARTS]
         if not self.model_digest:  # A bundled network has none.
             del nested["model_digest"]
+        if not self.models:
+            del nested["models"], nested["models_digest"]
         return {**nested, **{key: value for part in parts for key, value in part.items()}}
 
     @property
@@ -200,6 +226,8 @@ class RunConfig:
         named = {part: getattr(self, part) for part in PARTS}
         if self.model_digest:
             named["model_digest"] = self.model_digest
+        if self.models:
+            named |= {"models": self.models, "models_digest": self.models_digest}
         usual = RunConfig.of(**named).flat()
         own = {k: v for k, v in self.flat().items() if k != "name" and v != usual[k]} | named
         if version != 1:

@@ -47,6 +47,7 @@ def run_on_ray(
     """Run the rounds that are left of a config on Ray, which is started and stopped."""
     from subflot.flower.ray import on_ray  # Slow to import, and no need of a device.
 
+    _refuse_own(config)
     _claim(folder, settings)
     task, data, roster = assemble(config)
     settings = replace(settings, min_nodes=data.num_clients)
@@ -57,6 +58,14 @@ def run_on_ray(
     load = part_loader(config.toml(), str(folder.absolute()))
     app = client_app(load, settings)
     on_ray(main, app, data.num_clients, workers or default_workers(config.device))
+
+
+def _refuse_own(config: RunConfig) -> None:
+    if config.has_own:
+        raise SubflotError(
+            "on Flower clients bring no models of their own yet",
+            hint="run it on the built-in engine, or leave out models and own_epochs",
+        )
 
 
 def _claim(folder: Path, settings: FlowerSettings) -> None:
@@ -159,6 +168,7 @@ def server_app(home: Path) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config, settings = _read(home, context)
+        _refuse_own(config)
         folder = Path(str(context.run_config["folder"])).expanduser() / config.run_id
         is_real = bool(context.run_config["devices"])
         if is_real:

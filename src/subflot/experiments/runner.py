@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from torch import nn
 
 from subflot.data import load as load_data
 from subflot.data.federated import Examples, FederatedData, federate
 from subflot.data.subset import subset
 from subflot.errors import SubflotError
+from subflot.experiments.alone import brought, joined_late
 from subflot.experiments.config import RESULTS_VERSION, RunConfig, config_of
 from subflot.experiments.maps import note_channels, note_plans
 from subflot.models import find as find_model
@@ -29,6 +32,7 @@ from subflot.models.load import load as load_model
 from subflot.results import CHANNELS, CONFIG, ENVIRONMENT, FLOWER, PLANS, SUMMARY, RunRecord
 from subflot.seeding import generator
 from subflot.simulation import Round, simulate
+from subflot.simulation.federation import Federation
 from subflot.simulation.roster import Roster, drawn, given, rate_within
 from subflot.simulation.store import clear
 from subflot.task import Task, check_device
@@ -88,20 +92,24 @@ def _built_in(
     with _ctrl_c() as check:
         task, data, roster = assemble(config)
         note_channels(folder, config, task)
-        for done in simulate(
-            config.method,
-            task,
-            data,
-            roster,
-            rounds=config.rounds,
-            per_round=config.per_round or None,
-            seed=config.seed,
-            folder=folder,
-            workers=workers,
-            evaluate_every=config.evaluate_every,
-        ):
-            on_round(done)
-            check()
+        federation = Federation(config.method, config.method.prepare(task), data, folder)
+        build = partial(_model, config, task.example, len(data.dataset.classes))
+        with brought(config, federation, roster, build, workers) as models:
+            for done in simulate(
+                config.method,
+                task,
+                data,
+                roster,
+                rounds=config.rounds,
+                per_round=config.per_round or None,
+                seed=config.seed,
+                folder=folder,
+                workers=workers,
+                evaluate_every=config.evaluate_every,
+                models=models,
+            ):
+                on_round(done)
+                check()
         note_plans(folder, config, task)
 
 
@@ -119,7 +127,8 @@ def assemble(config: RunConfig) -> tuple[Task, FederatedData, Roster]:
     """Build what a config names: the task, the clients' data, and who there is."""
     data = divided_data(config)
     task = task_of(config, data)
-    return task, data, _roster(config, task, data.num_clients)
+    roster = _roster(config, task, data.num_clients)
+    return task, data, joined_late(config, roster, data.num_clients)
 
 
 def divided_data(config: RunConfig) -> FederatedData:
@@ -168,14 +177,7 @@ def bare_task(config: RunConfig) -> Task:
 
 def _task(config: RunConfig, example: torch.Tensor, num_classes: int) -> Task:
     seed = int(torch.randint(2**62, (), generator=generator(config.seed, "model")))
-    with seeded(seed, config.device):
-        if ":" in config.model:
-            _check_unchanged(config)
-            shape = ",".join(map(str, example.shape[1:]))
-            kind = "" if example.is_floating_point() else ":int"
-            model = load_model(config.model, [shape + kind])[0]
-        else:
-            model = find_model(config.model).build(num_classes, **config.model_settings)
+    model = _model(config, example, num_classes, seed)
     try:
         with torch.no_grad():
             logits = model.eval()(example)
@@ -190,6 +192,17 @@ def _task(config: RunConfig, example: torch.Tensor, num_classes: int) -> Task:
             hint=f"data set `{config.data}` has {num_classes} classes",
         )
     return Task.of(model.train(), example, config.local, device=config.device)
+
+
+def _model(config: RunConfig, example: torch.Tensor, num_classes: int, seed: int) -> nn.Module:
+    """Build the full model that a config names, drawn with a seed."""
+    with seeded(seed, config.device):
+        if ":" not in config.model:
+            return find_model(config.model).build(num_classes, **config.model_settings)
+        _check_unchanged(config)
+        shape = ",".join(map(str, example.shape[1:]))
+        kind = "" if example.is_floating_point() else ":int"
+        return load_model(config.model, [shape + kind])[0]
 
 
 def _check_unchanged(config: RunConfig) -> None:
