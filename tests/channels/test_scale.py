@@ -14,6 +14,7 @@ from subflot import build, take, trace
 from subflot.channels.example import tensors_in
 from subflot.channels.keep import prefix
 from subflot.channels.scale import keep_scale, undo_scale
+from subflot.channels.space import ChannelMap, Segment
 from subflot.models import MODELS
 from subflot.weights import Weights
 
@@ -120,3 +121,12 @@ def test_layers_before_norms_are_not_scaled_whatever_the_norm_is_called() -> Non
     )
     channels = trace(model, torch.randn(2, 5))
     assert channels.scaled == {("5.weight", 1), ("7.weight", 1)}
+
+
+def test_a_root_of_the_scale_is_what_weights_as_drawn_need() -> None:
+    """Of many numbers of either sign the sum grows with the root of their number."""
+    axes = {"w": (None, (Segment("h"),))}
+    channels = ChannelMap(axes, {"h": 16}, scaled=frozenset({("w", 1)}))
+    part = {"w": torch.ones(1, 4)}
+    assert_close(keep_scale(part, channels, power=0.5)["w"], 2 * part["w"])
+    assert_close(keep_scale(part, channels)["w"], 4 * part["w"])
