@@ -201,7 +201,7 @@ class Recorder(TorchDispatchMode):
     def _custom_function(self) -> str:
         """Name of the user's autograd function that is running, if one is."""
         frame = sys._getframe(2)
-        while frame is not None:
+        while frame is not None and frame.f_code is not _run.__code__:
             if frame.f_code not in self._functions:
                 self._functions[frame.f_code] = _function_of(frame.f_code)
             if name := self._functions[frame.f_code]:

@@ -7,10 +7,11 @@ then shows must be the same layout with the new sizes; otherwise settings are fo
 channels, spaces are coupled, and what still fails is frozen with what was seen.
 """
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import nn
@@ -19,15 +20,18 @@ from subflot.channels.axes import Reason
 from subflot.channels.draft import Draft
 from subflot.channels.record import Mode, Subject, Unrunnable, observe
 from subflot.channels.resize import resized, state_of, take
-from subflot.channels.space import ChannelMap, Segment, Segments
+from subflot.channels.settings import (
+    MAX_TRIALS,
+    Attributes,
+    alike_settings,
+    noting_reads,
+    stages,
+)
+from subflot.channels.space import ChannelMap
 from subflot.errors import ChannelError
 
-Attributes = dict[str, tuple[Segments | None, ...]]
 Group = tuple[str, ...]
 """Spaces that change in proportion; often just one."""
-
-MAX_TRIALS = 100
-"""How often a model is resized to find the settings behind one failure."""
 
 
 @dataclass(frozen=True)
@@ -161,13 +165,8 @@ class Trial:
         modes: Sequence[Mode] = (),
     ) -> Failure | None:
         """Build the model with other sizes and compare what it shows with what is expected."""
-        found = {**self.attributes, **(attributes or {})}
-        channels = self.draft.map(self.rejected, attributes=found)
-        kept = {space: torch.arange(size) % self.sizes[space] for space, size in sizes.items()}
-        template = self.subject.template
         try:
-            weights = take(state_of(template), channels, kept)
-            model = resized(template, channels, weights, {**self.sizes, **sizes})
+            model = self._resized(sizes, attributes or {})
             seen = Draft(model, observe(model, self.subject, modes or self.modes))
         except ChannelError as error:
             return Failure(0, (), Reason(str(error)))
@@ -180,60 +179,62 @@ class Trial:
         text = "with another number of channels the forward pass puts them in other places"
         return Failure(math.inf, (), Reason(text))
 
+    def _resized(self, sizes: Mapping[str, int], attributes: Attributes) -> nn.Module:
+        """The template with other sizes, and with settings changed to them."""
+        found = {**self.attributes, **attributes}
+        channels = self.draft.map(self.rejected, attributes=found)
+        kept = {space: torch.arange(size) % self.sizes[space] for space, size in sizes.items()}
+        template = self.subject.template
+        weights = take(state_of(template), channels, kept)
+        return resized(template, channels, weights, {**self.sizes, **sizes})
+
     # --- settings and proportions ---------------------------------------------------------------
 
     def _find_attributes(self, failure: Failure, sizes: Mapping[str, int]) -> Failure | None:
         """Find settings of modules that must change with the sizes for the forward pass to run."""
+        alike: Attributes = {}
         while True:
-            best, found = failure, None
-            for attributes in islice(self._combinations(failure), MAX_TRIALS):
-                if found is not None and len(attributes) > len(found):
-                    break  # Fewer settings have brought it further already.
+            after, found = self._best_settings(failure, sizes)
+            if not found:
+                return failure
+            if after is not None:
+                alike = {**alike, **alike_settings(self.map(), self.subject.template, found)}
+                together = {**alike, **found}
+                further = self.resize(sizes, together) if len(together) > len(found) else after
+                if further is None or further.step > after.step:
+                    after, found, alike = further, together, {}
+            self.attributes |= found
+            if after is None:
+                return None
+            failure = after
+
+    def _best_settings(
+        self, failure: Failure, sizes: Mapping[str, int]
+    ) -> tuple[Failure | None, Attributes]:
+        """The fewest settings with which the forward pass comes furthest, and how it fails then."""
+        best, found = failure, Attributes()
+        left = MAX_TRIALS
+        read, template = self._settings_read(sizes), self.subject.template
+        for stage in stages(self.map(), template, failure.modules, read):
+            for attributes in islice(stage, left):
+                left -= 1
                 after = self.resize(sizes, attributes)
                 if after is None:
-                    self.attributes |= attributes
-                    return None
+                    return None, attributes
                 if after.step > best.step:
                     best, found = after, attributes
-            if found is None:
-                return failure
-            failure = best
-            self.attributes |= found
+            if found:
+                break  # Nearer or fewer settings have brought it further already.
+        return best, found
 
-    def _combinations(self, failure: Failure) -> Iterator[Attributes]:
-        """One, two or three settings that might have to change, the likeliest first."""
-        near = list(self._candidates(failure, is_near=True))
-        yield from near
-        yield from islice(self._candidates(failure, is_near=False), MAX_TRIALS // 2)
-        for count in (2, 3):
-            for chosen in combinations(near, count):
-                together = {name: counted for one in chosen for name, counted in one.items()}
-                if len(together) == count:
-                    yield together
-
-    def _candidates(self, failure: Failure, *, is_near: bool) -> Iterator[Attributes]:
-        """Settings whose value is the length of an axis of the module, or of one elsewhere.
-
-        The modules that failed come first, but the one that holds the setting may have run well
-        and passed on what fails later.
-        """
-        channels = self.map()
-        modules = dict(self.subject.template.named_modules())
-        ran = [name for name in reversed(failure.modules) if name in modules]
-        own = [name for name, module in modules.items() if not _is_torch(module)]
-        for name in dict.fromkeys([*ran, *own]):
-            counted: dict[int, list[Segments]] | None = None
-            for attribute, value in vars(modules[name]).items():
-                path = f"{name}.{attribute}".lstrip(".")
-                entries = list(value) if isinstance(value, tuple | list) else [value]
-                set_already = channels.attributes.get(path, (None,) * len(entries))
-                for place, entry in enumerate(entries):
-                    if type(entry) is int and entry > 1 and set_already[place] is None:
-                        counted = counted or _countable(channels, name, is_near=is_near)
-                        for segments in counted.get(entry, ()):
-                            changed = list(set_already)
-                            changed[place] = segments
-                            yield {path: tuple(changed)}
+    def _settings_read(self, sizes: Mapping[str, int]) -> set[tuple[str, str]]:
+        """The settings that a resized model reads before it fails: no others can mend it."""
+        with contextlib.suppress(ChannelError, Unrunnable):
+            model = self._resized(sizes, {})
+            with noting_reads(model) as read, contextlib.suppress(ChannelError, Unrunnable):
+                observe(model, self.subject, self.modes)
+            return read
+        return set()
 
     def _suspects(self, groups: Sequence[Group], failure: Failure) -> dict[str, Reason]:
         """The spaces that cannot change alone, with what was seen; all of them if each can."""
@@ -294,30 +295,3 @@ class Trial:
                 self.rejected[space] = suspects[space]
                 return
         self.rejected |= suspects
-
-
-def _countable(channels: ChannelMap, module: str, *, is_near: bool) -> dict[int, list[Segments]]:
-    """What a setting of a module may count, by its value.
-
-    It is an axis, a stretch of one, or the channels of a space, of the module's own tensors (of
-    those around it if it has none); or else of all other tensors.
-    """
-    inside = f"{module}." if module else ""
-    tensors = [axes for n, axes in channels.axes.items() if n.startswith(inside) == is_near]
-    if not tensors and module:
-        return _countable(channels, module.rpartition(".")[0], is_near=is_near)
-    free = set(channels.prunable)
-    found: dict[int, list[Segments]] = {}
-    for segments in (axis for axes in tensors for axis in axes if axis):
-        spaces = [segment for segment in segments if segment.space in free]
-        ways = [segments, tuple(replace(s, repeat=1) for s in segments)] if spaces else []
-        ways += [way for s in spaces for way in ((s,), (Segment(s.space),))]
-        for way in ways:
-            known = found.setdefault(sum(segment.size(channels.sizes) for segment in way), [])
-            if way not in known:
-                known.append(way)
-    return found
-
-
-def _is_torch(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("torch.") and not isinstance(module, nn.Unflatten)
