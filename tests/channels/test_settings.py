@@ -7,8 +7,35 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from subflot import trace
+from subflot import build, take, trace
+from subflot.channels.keep import prefix
 from subflot.channels.trial import Trial
+
+
+class TrainingView(nn.Module):
+    """Training alone reshapes to a constant; a setting of the module happens to have its value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 8
+        self.first = nn.Linear(4, 8)
+        self.second = nn.Linear(8, 10)
+        self.head = nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.training:
+            x = x.view(-1, 8)
+        return self.head(self.second(x) + 0 * self.depth)
+
+
+def test_a_setting_is_not_held_to_count_channels_because_evaluation_runs_with_it() -> None:
+    model = TrainingView()
+    channels = trace(model, torch.randn(2, 4))
+    assert "first" not in channels.prunable
+    assert "depth" not in channels.attributes
+    narrow = build(model, channels, take(model.state_dict(), channels, prefix(channels, 0.5)))
+    assert narrow.train()(torch.randn(2, 4)).shape == (2, 3)
 
 
 class Stacked(nn.Module):

@@ -77,6 +77,9 @@ class Trial:
         """Try larger sizes; find settings and proportions. Return what cannot be saved."""
         groups = self.map().groups()
         failure = self.resize(self.grown(groups), modes=self.subject.modes)
+        is_reduced = self.modes != self.subject.modes
+        if failure is not None and is_reduced and self.resize(self.grown(groups)) is None:
+            self.modes = self.subject.modes  # Training alone minds the sizes.
         if failure is not None:
             failure = self._find_attributes(failure, self.grown(groups))
         if failure is None:
