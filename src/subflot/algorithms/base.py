@@ -107,6 +107,8 @@ class Arrival:
 
     client: Client
     upload: Upload
+    shortened: float = 1.0
+    """By what its change was multiplied because it was too long to be merged as it is."""
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,15 @@ def fault_of(task: Task, download: Download, upload: Upload, largest: float = 1.
         shape = shape_at(sent, task.channels.axes[name], sizes) if is_named else tuple(sent.shape)
         if tuple(tensor.shape) != shape:
             return f"tensor `{name}` has shape {tuple(tensor.shape)}, expected {shape}"
-    for name, tensor in (*upload.weights.items(), *upload.extras.items()):
-        if not math.isfinite(largest_value({name: tensor})):
+    found = {name: largest_value({name: tensor}) for name, tensor in upload.weights.items()}
+    extras = {name: largest_value({name: tensor}) for name, tensor in upload.extras.items()}
+    for name, value in (*found.items(), *extras.items()):
+        if not math.isfinite(value):
             return f"tensor `{name}` holds NaN or infinity"
-    for name, tensor in upload.weights.items():
-        growth = MOST_GROWTH if name in task.parameters else MOST_STATISTIC
-        most, found = growth * max(1.0, largest), largest_value({name: tensor})
-        if found > most:
-            return f"tensor `{name}` holds values up to {found:.3g}, expected at most {most:.3g}"
+    for name, value in found.items():
+        most = (MOST_GROWTH if name in task.parameters else MOST_STATISTIC) * max(1.0, largest)
+        if value > most:
+            return f"tensor `{name}` holds values up to {value:.3g}, expected at most {most:.3g}"
     if not all(math.isfinite(value) for value in upload.metrics.values()):
         return "its metrics hold NaN or infinity"
     return ""

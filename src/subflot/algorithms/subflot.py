@@ -259,7 +259,8 @@ class SubFLOT(Algorithm):
         def watched() -> Iterator[Arrival]:
             for arrival in arrivals:
                 examples.append(arrival.upload.num_examples)
-                lengths.append(arrival.upload.metrics.get("update", 0.0))
+                length = arrival.upload.metrics.get("update", 0.0)
+                lengths.append(length * arrival.shortened**2)
                 yield arrival
 
         weights = owner_average(state.weights, task.channels, watched())

@@ -18,6 +18,7 @@ from subflot.experiments.own import Folder, check_own
 from subflot.models import find as find_model
 from subflot.models.load import digest
 from subflot.results import CONFIG, RunRecord
+from subflot.simulation.merging import check_merging
 from subflot.simulation.models import check_taken
 from subflot.task import LocalTraining
 from subflot.texts import check_writable, toml_value
@@ -63,6 +64,7 @@ class RunConfig:
         own_epochs: instead, clients first train a model of their own, alone, for so many epochs.
         owner_share: of all clients, those that do.
         own_round: the round in which clients with a model of their own join.
+        merging: `mean`, or against hostile clients `clipped`, `median` or `trimmed`.
         device: where models are trained.
     """
 
@@ -98,6 +100,7 @@ class RunConfig:
     own_epochs: int = 0
     owner_share: float = 1.0
     own_round: int = 1
+    merging: str = "mean"
     device: str = "cpu"
     algorithm_settings: Mapping[str, Any] = field(default_factory=dict)
     partition_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -159,6 +162,7 @@ class RunConfig:
         for key, value in self.flat().items():
             check_writable(key, value)
         _ = self.method, self.local  # They check their own settings.
+        check_merging(self.merging)
         for key, least in (
             ("rounds", 1),
             ("num_clients", 0),

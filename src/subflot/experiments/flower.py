@@ -105,6 +105,7 @@ def _serve(
         per_round=config.per_round or None,
         seed=config.seed,
         evaluate_every=config.evaluate_every,
+        merging=config.merging,
         settings=settings,
         roster=roster,
         say=_say,

@@ -107,6 +107,7 @@ def _built_in(
                 workers=workers,
                 evaluate_every=config.evaluate_every,
                 models=models,
+                merging=config.merging,
             ):
                 on_round(done)
                 check()

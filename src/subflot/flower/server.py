@@ -25,6 +25,7 @@ def serve(
     per_round: int | None = None,
     seed: int = 0,
     evaluate_every: int = 1,
+    merging: str = "mean",
     settings: FlowerSettings | None = None,
     roster: Roster | None = None,
     say: Callable[[str], None] = lambda _: None,
@@ -42,13 +43,14 @@ def serve(
         per_round: clients that take part in a round; None: all.
         seed: fixes everything that is drawn.
         evaluate_every: models are measured in every round that this divides, and in the last.
+        merging: `mean`, or what holds against hostile clients: `clipped`, `median`, `trimmed`.
         settings: deadlines, how many must answer, privacy.
         roster: in a simulation, who there is; None: the nodes themselves say how much they hold.
         say: told what happens beside the rounds.
     """
     chosen = settings or FlowerSettings()
     folder.mkdir(parents=True, exist_ok=True)
-    server = Server(algorithm, algorithm.prepare(task), folder)
+    server = Server(algorithm, algorithm.prepare(task), folder, merging)
     members = Members(grid, server.task, folder, chosen, roster, say)
     yield from run_rounds(
         server,

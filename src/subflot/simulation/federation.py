@@ -33,8 +33,15 @@ recomputed on."""
 class Federation(Server):
     """A server and its clients in one place: it holds everybody's data."""
 
-    def __init__(self, algorithm: Algorithm, task: Task, data: FederatedData, folder: Path) -> None:
-        super().__init__(algorithm, task, folder)
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        task: Task,
+        data: FederatedData,
+        folder: Path,
+        merging: str = "mean",
+    ) -> None:
+        super().__init__(algorithm, task, folder, merging)
         self.data = data
 
     @torch.enable_grad()  # Where it runs, gradients may be off.

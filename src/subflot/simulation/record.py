@@ -25,6 +25,8 @@ def metrics_line(
     line["bytes_down"] = sum(report.bytes_down for report in reports)
     line["bytes_up"] = sum(report.bytes_up for report in reports)
     line["num_rejected"] = sum(bool(report.fault) for report in reports)
+    if bounds := [report.bound for report in reports if report.bound]:
+        line["num_shortened"] = sum(bound.parameters < 1 for bound in bounds)
     line["clients"] = _columns([_client(report) for report in reports])
     if layers := _layers(reports):
         line["layers"] = layers
@@ -56,6 +58,7 @@ def _client(report: Report) -> dict[str, Any]:
         "multiply_adds": report.multiply_adds,
         "bytes_down": report.bytes_down,
         "bytes_up": report.bytes_up,
+        "shortened": report.bound.parameters if report.bound else None,
     }
     # What a client calls a number must not cover one of ours.
     named = {

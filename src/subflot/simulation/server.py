@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +12,17 @@ from subflot.algorithms.check import fault_of, largest_value
 from subflot.channels import Channels
 from subflot.errors import SubflotError
 from subflot.seeding import generator
+from subflot.simulation.merging import (
+    Bound,
+    agreed,
+    check_merging,
+    clipped,
+    extent_of,
+    fault_among,
+    is_odd,
+    rms,
+    usual,
+)
 from subflot.simulation.part import Answer, Clock
 from subflot.simulation.store import Manifest, Store, flattened, joined
 from subflot.task import Task
@@ -42,13 +53,20 @@ class Report:
     """Why the upload was not merged; nothing if it was."""
     largest: float = 0.0
     """The largest value in the upload."""
+    size: float = 0.0
+    """The root mean square of the upload's parameters, as placed."""
+    bound: Bound | None = None
+    """How much of it counts, where uploads are bounded."""
 
 
 class Server:
     """A method and a task, on the folder of a run. It sees no client's examples."""
 
-    def __init__(self, algorithm: Algorithm, task: Task, folder: Path) -> None:
-        self.algorithm, self.task = algorithm, task
+    def __init__(
+        self, algorithm: Algorithm, task: Task, folder: Path, merging: str = "mean"
+    ) -> None:
+        check_merging(merging)
+        self.algorithm, self.task, self.merging = algorithm, task, merging
         self.store = Store(folder)
         self._before: tuple[int, Manifest, State] | None = None
         self._largest = 0.0
@@ -76,11 +94,12 @@ class Server:
         upload, clock = answer.upload, Clock(answer.seconds)
         _, state = self.before(turn.round)
         fault = fault_of(self.task, download, upload, self._largest)
-        files, metrics = {}, upload.metrics
+        files, metrics, size = {}, upload.metrics, 0.0
         if not fault:
             with clock.phase("align"):
                 placed = self.algorithm.place(self.task, state, client, upload, turn)
                 metrics = placed.metrics
+                size = rms(placed.weights, self.task.parameters)
             with clock.phase("store"):
                 self._send(client, placed)
                 if self.algorithm.keeps_history:
@@ -105,7 +124,40 @@ class Server:
             files,
             fault,
             largest_value(upload.weights),
+            size,
         )
+
+    def judged(self, state: State, reports: Iterable[Report]) -> list[Report]:
+        """Compare the uploads of a round: leave out what is far beyond the others, and bound them.
+
+        Args:
+            state: before the round.
+            reports: on all who took part.
+        """
+        found = list(reports)
+        good = [report for report in found if not report.fault]
+        counts = [report.num_examples for report in good]
+        size = rms(state.weights or self.task.initial, self.task.parameters)
+        odd = {r.client.id for r in good if is_odd(r.size, size, r.num_examples, counts)}
+        if self.merging == "mean" and not odd:
+            return found  # Nothing can come of measuring changes.
+        extents = {
+            report.client.id: extent_of(self.task, state, self._arrival(report).upload)
+            for report in good
+        }
+        for at, report in enumerate(found):
+            if report.client.id in odd:
+                fault = fault_among(extents[report.client.id], list(extents.values()))
+                files = {} if fault else report.files
+                found[at] = replace(report, fault=fault, files=files)
+        kept = [report.client.id for report in found if not report.fault]
+        if self.merging == "mean" or not kept:
+            return found
+        most = usual([extents[client] for client in kept])
+        return [
+            report if report.fault else replace(report, bound=extents[report.client.id].bound(most))
+            for report in found
+        ]
 
     @torch.no_grad()
     def check(self, state: State, reports: Sequence[Report], round: int) -> None:
@@ -142,22 +194,39 @@ class Server:
         flat = flattened(parts)
         write_weights(self.store.arriving(client.id), flat, is_lasting=False)
 
-    def arrivals(self, reports: Iterable[Report]) -> Iterator[Arrival]:
-        """Read uploads one by one as they are ready; each file is gone when the next is asked."""
-        for report in reports:
-            if report.fault:
-                continue
-            path = self.store.arriving(report.client.id)
-            parts = joined(read_weights(path))
-            path.unlink()
-            upload = Upload(
-                parts.get("weights", {}),
-                report.num_examples,
-                parts.get("kept", {}),
-                parts.get("extras", {}),
-                report.metrics,
-            )
-            yield Arrival(report.client, upload)
+    def arrivals(self, state: State, reports: Sequence[Report]) -> Iterator[Arrival]:
+        """Read a round's uploads as the method shall merge them.
+
+        They come one by one as they are ready; each file is gone when the next is asked for.
+
+        Args:
+            state: before the round.
+            reports: as judged.
+        """
+        arrived = ((self._taken(report), report.bound) for report in reports if not report.fault)
+        bounded = ((arrival, bound) for arrival, bound in arrived if bound)
+        if self.merging == "mean":
+            yield from (arrival for arrival, _ in arrived)
+        elif self.merging == "clipped":
+            yield from (clipped(self.task, state, *one) for one in bounded)
+        else:
+            yield from agreed(self.merging, self.task, state, list(bounded))
+
+    def _taken(self, report: Report) -> Arrival:
+        arrival = self._arrival(report)
+        self.store.arriving(report.client.id).unlink()
+        return arrival
+
+    def _arrival(self, report: Report) -> Arrival:
+        parts = joined(read_weights(self.store.arriving(report.client.id)))
+        upload = Upload(
+            parts.get("weights", {}),
+            report.num_examples,
+            parts.get("kept", {}),
+            parts.get("extras", {}),
+            report.metrics,
+        )
+        return Arrival(report.client, upload)
 
 
 def is_told(sent: Channels, kept: Channels) -> bool:

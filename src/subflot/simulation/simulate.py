@@ -21,6 +21,7 @@ from subflot.simulation.begun import begun_with, claim
 from subflot.simulation.crew import Crew
 from subflot.simulation.federation import Federation
 from subflot.simulation.fit import check_fit
+from subflot.simulation.merging import check_merges
 from subflot.simulation.models import check_models
 from subflot.simulation.record import metrics_line, timing_line
 from subflot.simulation.roster import Roster
@@ -98,6 +99,7 @@ def simulate(
     evaluate_every: int = 1,
     min_uploads: int = 1,
     models: Mapping[int, Weights] | None = None,
+    merging: str = "mean",
 ) -> Iterator[Round]:
     """Run rounds, and yield each one when it is saved.
 
@@ -121,6 +123,7 @@ def simulate(
         min_uploads: a round with fewer good uploads is an error.
         models: client -> weights of a model of its own that it brings, of any width. The run begins
             with them; one that goes on needs them no more.
+        merging: `mean`, or what holds against hostile clients: `clipped`, `median`, `trimmed`.
     """
     if workers is not None and workers < 1:
         raise SubflotError(f"workers is {workers}", hint="at least 1")
@@ -132,7 +135,7 @@ def simulate(
     check_fit(task, data, clients, per_round)
     prepared = method.prepare(task)
     check_models(method, prepared, models or {}, data.num_clients)
-    federation = Federation(method, prepared, data, _place(folder))
+    federation = Federation(method, prepared, data, _place(folder), merging)
     if folder is None:
         weakref.finalize(federation.store, _remove, federation.store.folder, os.getpid())
     yield from run_rounds(
@@ -184,6 +187,7 @@ def run_rounds(
             server, roster, rounds, per_round, seed, evaluate_every, min_uploads, num_clients
         )
         now = loop.begin(models)
+        check_merges(server.merging, server.algorithm, server.store.state(now))
         if now.round >= rounds:
             return
         if server.algorithm.needs_transport:
@@ -225,6 +229,7 @@ class _Loop:
                 seed=self.seed,
                 models=(models or {}) if is_new else models,
             )
+            begun["merging"] = self.server.merging
             claim(store.folder, begun, is_new=is_new)
         now = store.open()
         if now is None:
@@ -266,14 +271,8 @@ class _Loop:
         clients, state = self.clients(turn.round), store.state(now)
         count = len(clients) if self.per_round is None else min(self.per_round, len(clients))
         invited = in_order(server.algorithm.invite(self._task, state, clients, count, turn))
-        reports: list[Report] = []
-
-        def ready() -> Iterator[Report]:
-            for report in crew.take_part(invited, turn, is_measured):
-                reports.append(report)
-                yield report
-
-        arrivals = server.arrivals(ready())
+        reports = server.judged(state, crew.take_part(invited, turn, is_measured))
+        arrivals = server.arrivals(state, reports)
         after = server.algorithm.aggregate(self._task, state, arrivals, turn)
         for _ in arrivals:  # A method may have looked at none.
             pass
