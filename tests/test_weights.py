@@ -7,11 +7,13 @@ import pytest
 import torch
 from made_files import flip
 from safetensors.torch import load_file, save_file
+from tolerances import EXACT
 from torch import nn
+from torch.testing import assert_close
 
 from subflot import weights as module
 from subflot.errors import SubflotError
-from subflot.weights import num_bytes, read_described, read_weights, write_weights
+from subflot.weights import DTYPES, num_bytes, read_described, read_weights, write_weights
 
 
 def test_bytes_are_those_of_the_tensors() -> None:
@@ -139,3 +141,29 @@ def test_files_that_are_not_there_or_hold_something_else_are_named(tmp_path: Pat
     (tmp_path / "text").write_text("not tensors")
     with pytest.raises(SubflotError, match=r"text is not a safetensors file"):
         read_weights(tmp_path / "text")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read there")
+def test_reading_again_and_again_keeps_no_memory(tmp_path: Path) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    path = tmp_path / "model.safetensors"
+    write_weights(path, {f"layer{number}.weight": torch.zeros(2) for number in range(40)})
+    for _ in range(200):
+        read_weights(path)
+    before = resident()
+    for _ in range(1500):
+        read_weights(path)
+    assert resident() - before < 1_000_000  # 60 bytes a tensor would be 3.6 MB.
+
+
+def test_every_type_and_shape_is_mapped_as_the_library_reads_it(tmp_path: Path) -> None:
+    kinds = (*DTYPES.values(), torch.complex64)
+    tensors = {f"{kind}{n}": torch.ones(n, 2).to(kind) for kind in kinds for n in (0, 1, 3)}
+    tensors["one"] = torch.tensor(7)
+    write_weights(tmp_path / "model.safetensors", tensors)
+    found, expected = (read(tmp_path / "model.safetensors") for read in (read_weights, load_file))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert_close(found[name], tensor, **EXACT)
