@@ -200,9 +200,10 @@ def test_a_run_whose_clearing_was_interrupted_starts_anew(
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(os, "unlink", Failing(os.unlink, calls, KeyboardInterrupt()))
         clear(store.folder)
-    manifest = store.open()
-    assert (manifest is None) == (calls > 0)
-    assert [line["round"] for line in metrics_of(store.folder)] == ([] if calls else [1, 2])
+    assert store.open() is None
+    assert metrics_of(store.folder) == []
+    assert not list(store.folder.glob("state-*"))
+    assert not (store.folder / ".forgetting.json").exists()
 
 
 def test_clearing_removes_what_a_run_left_and_nothing_else(store: Store) -> None:
@@ -243,3 +244,14 @@ def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_afterwards(
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_rounds(make("subflot"), tmp_path_factory.mktemp("whole"), rounds=2)
+
+
+def test_rounds_that_only_lack_their_manifest_are_not_thrown_away(
+    store: Store, tmp_path: Path
+) -> None:
+    before = {path for path in tmp_path.rglob("*") if path.name != "manifest.json"}
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(SubflotError, match=r"manifest\.json is gone") as error:
+        store.open()
+    assert "--force" in error.value.hint
+    assert {*tmp_path.rglob("*")} >= before

@@ -43,6 +43,8 @@ PER_CLIENT = ("history", "memory")
 CHANNELS = "channels/"
 """What the names of tensors that are indices of channels begin with, beside weights."""
 LOGS = "*.jsonl"
+FORGETTING = ".forgetting.json"
+"""What the manifest is called while models are removed on purpose."""
 FIXED = (CONFIG, ENVIRONMENT)
 """Written before the first round, and never again."""
 
@@ -150,6 +152,8 @@ class Store:
         for name in (*PER_CLIENT, "arriving"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         manifest = self.manifest()
+        if manifest is None:
+            self._check_lost()
         self._sweep(manifest or Manifest(-1))
         counted = manifest.logs if manifest else {}
         for name in {**counted, **manifest.checksums} if manifest else ():
@@ -160,6 +164,12 @@ class Store:
         for path in self.folder.glob(LOGS):  # Also those of which nothing counts yet.
             os.truncate(path, counted.get(path.name, 0))
         return manifest
+
+    def _check_lost(self) -> None:
+        """Refuse to begin anew on rounds that only lack their manifest."""
+        done = [state_round(path) for path in self.folder.glob("state-*.safetensors")]
+        if max(done, default=0) > 0 and not (self.folder / FORGETTING).exists():
+            raise SubflotError(f"{self.folder / MANIFEST} is gone", hint=RESTORE)
 
     def write(self, manifest: Manifest, state: State) -> None:
         """Write the state of a round that does not count yet."""
@@ -204,7 +214,7 @@ class Store:
         found = [*self.folder.glob("state-*.safetensors"), *self.folder.glob(".*.part")]
         for name in (*PER_CLIENT, "arriving"):
             found += (self.folder / name).iterdir()
-        for path in found:
+        for path in (*found, self.folder / FORGETTING):
             if str(path.relative_to(self.folder)) not in named:
                 path.unlink(missing_ok=True)
 
@@ -219,6 +229,17 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 def file_of(kind: str, client: int, round: int) -> str:
     """Name the file of what belongs to a client since a round."""
     return f"{kind}/{client}-{round}.safetensors"
+
+
+def state_round(path: Path) -> int:
+    """Return the round in the name of a file of the server's state; -1 if it has none.
+
+    Example:
+        >>> state_round(Path("run/state-12.safetensors"))
+        12
+    """
+    number = path.stem.partition("-")[2]
+    return int(number) if number.isdecimal() else -1
 
 
 def round_of(file: str) -> int:
@@ -254,9 +275,11 @@ def clear(folder: Path) -> None:
 
 def forget(folder: Path) -> None:
     """Remove the models that a run left; its record stays."""
-    for name in (MANIFEST, BEGUN):  # First: without them nothing else counts.
-        (folder / name).unlink(missing_ok=True)
+    if (folder / MANIFEST).exists():  # First: without it nothing else counts.
+        (folder / MANIFEST).replace(folder / FORGETTING)
+    (folder / BEGUN).unlink(missing_ok=True)
     for name in (*PER_CLIENT, "arriving"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for path in folder.glob("state-*.safetensors"):
         path.unlink(missing_ok=True)
+    (folder / FORGETTING).unlink(missing_ok=True)
