@@ -205,5 +205,7 @@ def test_a_run_killed_at_any_instant_ends_with_the_same_bits(tmp_path: Path, con
     timing = (folder / "timing.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in timing] == list(range(1, ROUNDS + 1))
     one, other = (json.loads((run / "summary.json").read_text()) for run in (folder, whole))
-    assert {**one, "seconds": 0, "phases": 0} == {**other, "seconds": 0, "phases": 0}
+    for summary in (one, other):  # How long it took is all that may differ.
+        del summary["seconds"], summary["phases"], summary["checksums"]["timing.jsonl"]
+    assert one == other
     assert contents(folder)["manifest"]["round"] == ROUNDS
