@@ -149,6 +149,7 @@ def test_the_installed_command_answers_and_shows_no_traceback(file: str) -> None
 
 PRESSED = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Jobs in the background ignore it.
 import subflot.cli
 assert "torch" not in sys.modules
 
